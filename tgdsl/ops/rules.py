@@ -1,0 +1,86 @@
+"""Type and gradient rules that families of ops share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tgdsl.errors import DTypeError, ShapeError
+from tgdsl.ir import REGISTRY, AnyTensor, Shape, Sized, Tensor, TensorType, operand_error
+
+
+def floating(what: str, x: AnyTensor[Any]) -> TensorType:
+    """The type of an op that keeps shape and takes f32 only."""
+    if x.dtype != "f32":
+        raise operand_error(DTypeError, f"{what}: expected f32", x=x)
+    return x.type
+
+
+def same_dtype(what: str, a: AnyTensor[Any], b: AnyTensor[Any], *, numeric: bool = True) -> None:
+    """Refuse operands of different dtypes (checked before shapes), and bool where numbers are meant."""
+    if a.dtype != b.dtype:
+        raise operand_error(DTypeError, f"{what}: dtypes differ ({a.dtype} and {b.dtype})", left=a, right=b)
+    if numeric and a.dtype == "bool":
+        raise operand_error(
+            DTypeError, f"{what}: expected numbers, got bool", "use where(cond, a, b) or cast(x, 'f32')", left=a, right=b
+        )
+
+
+def broadcast_shape(what: str, a: AnyTensor[Any], b: AnyTensor[Any]) -> Shape:
+    """Right-aligned NumPy broadcasting, keeping the names of dims."""
+    rank = max(a.ndim, b.ndim)
+    sa, sb = (1,) * (rank - a.ndim) + a.shape, (1,) * (rank - b.ndim) + b.shape
+    out: list[int] = []
+    for i, (x, y) in enumerate(zip(sa, sb, strict=True)):
+        if x == y:
+            out.append(x if isinstance(x, Sized) else y)
+        elif 1 in (x, y):
+            out.append(y if x == 1 else x)
+        else:
+            raise operand_error(
+                ShapeError,
+                f"{what}: shapes do not broadcast at axis {i - rank} ({int(x)} against {int(y)})",
+                left=a,
+                right=b,
+            )
+    return tuple(out)
+
+
+def binary(what: str, a: AnyTensor[Any], b: AnyTensor[Any]) -> TensorType:
+    """Equal numeric dtypes, broadcast shapes."""
+    same_dtype(what, a, b)
+    return TensorType(broadcast_shape(what, a, b), a.dtype)
+
+
+def comparison(what: str, a: AnyTensor[Any], b: AnyTensor[Any]) -> TensorType:
+    """Equal numeric dtypes, broadcast shapes, bool result."""
+    same_dtype(what, a, b)
+    return TensorType(broadcast_shape(what, a, b), "bool")
+
+
+def unbroadcast(ct: Tensor, x: AnyTensor[Any]) -> Tensor:
+    """Sum `ct` over every axis that broadcasting added to or stretched in `x`."""
+    if ct.shape == x.shape:
+        return ct
+    lead = ct.ndim - x.ndim
+    axes = tuple(i for i in range(ct.ndim) if i < lead or (x.shape[i - lead] == 1 and ct.shape[i] != 1))
+    summed = REGISTRY["sum"](ct, axes=axes) if axes else ct
+    return summed if summed.shape == x.shape else REGISTRY["reshape"](summed, shape=x.shape)
+
+
+def normalize_axis(what: str, axis: int, x: AnyTensor[Any]) -> int:
+    """A non-negative axis of `x`."""
+    if not -x.ndim <= axis < x.ndim:
+        raise operand_error(ShapeError, f"{what}: axis {axis} is out of range for rank {x.ndim}", operand=x)
+    return axis % x.ndim
+
+
+def normalize_axes(what: str, axis: int | Sequence[int] | None, x: AnyTensor[Any]) -> tuple[int, ...]:
+    """Sorted, non-negative, distinct axes; None means all."""
+    if axis is None:
+        return tuple(range(x.ndim))
+    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = tuple(sorted(normalize_axis(what, a, x) for a in given))
+    if len(set(axes)) != len(axes):
+        raise operand_error(ShapeError, f"{what}: axis {tuple(given)} names an axis twice", operand=x)
+    return axes
