@@ -68,6 +68,10 @@ class DimError(TgdslError, ValueError):
     """A named dim is unknown, unbound, or bound twice to different sizes."""
 
 
+class OptionError(TgdslError, ValueError):
+    """An option (a learning rate, a seed, the name of a backend) has a value that is refused."""
+
+
 class ShapeError(TgdslError, ValueError):
     """An op refuses the shapes or attributes of its operands."""
 

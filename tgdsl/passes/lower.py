@@ -1,0 +1,64 @@
+"""Rewrite a graph into primitives: decompositions are expanded, trivial ops disappear.
+
+The result is a fresh graph, so the traced one stays what the user wrote; call sites
+are carried over, and hash-consing merges what a forward and its gradient share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tgdsl.ir import Decompose, Graph, Node, View, tracing
+
+from .fold import simplify
+
+
+def lower(graph: Graph, roots: Sequence[Node]) -> tuple[Graph, list[Node]]:
+    """Expand until only primitives are left.
+
+    Args:
+        graph: Any graph.
+        roots: The nodes wanted.
+
+    Returns:
+        A new graph and the nodes that stand for `roots`, in order.
+    """
+    wanted = list(roots)
+    while True:
+        graph, wanted = _round(graph, wanted)
+        if not any(isinstance(n.op.lower, Decompose) for n in graph.reachable(wanted)):
+            return _round(graph, wanted)
+
+
+def _round(old: Graph, roots: Sequence[Node]) -> tuple[Graph, list[Node]]:
+    new = Graph(facts=old.facts)
+    known: dict[int, Node] = {}
+    with tracing(new):
+        for node in old.reachable(roots):
+            sites = old.sites(node)
+            new.current_site = sites[0] if sites else None
+            inputs = tuple(known[n.id] for n in node.inputs)
+            known[node.id] = _one(new, node, inputs)
+            for site in sites:
+                new.note_site(known[node.id], site)
+    new.current_site = None
+    new.leaves = {key: known[n.id] for key, n in old.leaves.items() if n.id in known}
+    return new, [known[n.id] for n in roots]
+
+
+def _one(new: Graph, node: Node, inputs: tuple[Node, ...]) -> Node:
+    lowering = node.op.lower
+    if isinstance(lowering, Decompose):
+        made: Any = lowering.fn(*(new.tensor(n) for n in inputs), **node.attrs)
+        out: Node = made.node
+        if out.shape != node.shape or out.dtype != node.dtype:
+            msg = f"{node.op.name}: its decomposition has type {out.type}, not {node.type}"
+            raise TypeError(msg)
+        return out
+    return simplify(new, node.op, inputs, node.attrs, node.type)
+
+
+def is_view(node: Node) -> bool:
+    """Whether the node only moves elements."""
+    return isinstance(node.op.lower, View)

@@ -1,0 +1,99 @@
+"""Give long folds enough parallelism: a fold of few results over many terms is split in two.
+
+A sum of a million terms into one number would keep a single workgroup busy, and a
+weight gradient of a small convolution is a contraction of fifty thousand terms into a
+hundred results. Both become a first stage over slices and a second stage over the
+slices' results, as graph rewrites, so no kernel knows of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tgdsl.ir import REGISTRY, Contraction, Graph, Node, Reduction, tracing
+
+from .fold import simplify
+
+LONG_FOLD = 4096
+"""Terms per result from which a fold into few results is split."""
+
+
+def split_folds(graph: Graph, roots: Sequence[Node], *, lanes: int) -> tuple[Graph, list[Node]]:
+    """Split every fold that would leave most of a device of `lanes` threads idle."""
+    new = Graph(facts=graph.facts)
+    known: dict[int, Node] = {}
+    with tracing(new):
+        for node in graph.reachable(roots):
+            sites = graph.sites(node)
+            new.current_site = sites[0] if sites else None
+            inputs = tuple(known[n.id] for n in node.inputs)
+            known[node.id] = _one(new, node, inputs, lanes)
+            for site in sites:
+                new.note_site(known[node.id], site)
+    new.current_site = None
+    new.leaves = {key: known[n.id] for key, n in graph.leaves.items() if n.id in known}
+    return new, [known[n.id] for n in roots]
+
+
+def _one(new: Graph, node: Node, inputs: tuple[Node, ...], lanes: int) -> Node:
+    if isinstance(node.op.lower, Reduction):
+        pieces = _pieces_of_reduction(node, lanes)
+        if pieces:
+            return _reduction(new, node, inputs[0], pieces)
+    if isinstance(node.op.lower, Contraction):
+        pieces = _pieces_of_contraction(node, lanes)
+        if pieces:
+            return _contraction(new, node, inputs, pieces)
+    return simplify(new, node.op, inputs, node.attrs, node.type)
+
+
+def _pieces_of_reduction(node: Node, lanes: int) -> int:
+    terms = math.prod(node.inputs[0].shape[a] for a in node.attrs["axes"])
+    results = max(1, node.type.size)
+    if terms < LONG_FOLD or results * 64 > lanes:
+        return 0
+    first = node.inputs[0].shape[node.attrs["axes"][0]]
+    return _divisor(int(first), terms // 1024, results, lanes)
+
+
+def _pieces_of_contraction(node: Node, lanes: int) -> int:
+    k = int(node.inputs[0].shape[-1])
+    results = max(1, node.type.size)
+    if k < LONG_FOLD or results * 8 > lanes:
+        return 0
+    return _divisor(k, k // 1024, results, lanes)
+
+
+def _divisor(n: int, wanted: int, results: int, lanes: int) -> int:
+    """The divisor of `n` nearest below the number of slices worth having; 0 if there is none."""
+    most = max(2, min(wanted, 4 * lanes // results, 256))
+    best = max((d for d in range(2, most + 1) if n % d == 0), default=0)
+    return best
+
+
+def _reduction(new: Graph, node: Node, x: Node, pieces: int) -> Node:
+    axes = node.attrs["axes"]
+    first = axes[0]
+    n = int(x.shape[first])
+    shape = (*x.shape[:first], pieces, n // pieces, *x.shape[first + 1 :])
+    cut: Any = REGISTRY["reshape"](new.tensor(x), shape=tuple(int(d) for d in shape))
+    inner = tuple(a + 1 for a in axes)
+    partial = REGISTRY[node.op.name](cut, axes=inner)
+    out: Node = REGISTRY[node.op.name](partial, axes=(first,)).node
+    return out
+
+
+def _contraction(new: Graph, node: Node, inputs: tuple[Node, ...], pieces: int) -> Node:
+    a, b = inputs
+    *batch, m, k = (int(d) for d in a.shape)
+    n = int(b.shape[-1])
+    lead = tuple(range(len(batch)))
+    rank = len(batch)
+    left: Any = REGISTRY["reshape"](new.tensor(a), shape=(*batch, m, pieces, k // pieces))
+    left = REGISTRY["permute"](left, perm=(*lead, rank + 1, rank, rank + 2))
+    right: Any = REGISTRY["reshape"](new.tensor(b), shape=(*batch, pieces, k // pieces, n))
+    partial = REGISTRY["matmul"](left, right)
+    out: Node = REGISTRY["sum"](partial, axes=(rank,)).node
+    return out

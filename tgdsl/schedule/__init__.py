@@ -1,0 +1,5 @@
+"""From a graph of primitives to kernels: what is computed together, and in which order."""
+
+from .group import Group as Group
+from .partition import Schedule as Schedule
+from .partition import partition as partition
