@@ -96,6 +96,12 @@ class ParameterError(TgdslError, ValueError):
     """Parameters that are uploaded or loaded do not fit the model."""
 
 
+class CaptureError(TgdslError, KeyError):
+    """A capture is asked for that the call did not read or the forward does not make."""
+
+    __str__ = Exception.__str__  # KeyError would print the text quoted, on one line
+
+
 class NonFiniteError(TgdslError, ArithmeticError):
     """A checked step produced an infinity or a NaN; the parameters are those before it."""
 
