@@ -11,10 +11,25 @@ from tgdsl.dtypes import DType
 from tgdsl.ir.index import Div, Index, Mod, Var
 
 RESERVED = frozenset(
-    "abs array bool break case const continue default discard dot else enable exp f16 f32 false floor fn for "
-    "i32 if let log loop main max min mod override ptr return round sign sqrt step struct switch target true u32 "
-    "var vec2 vec3 vec4 while private workgroup storage input output sum mix select texture sampler pow sin cos "
-    "tan tanh all any p r b m n k wg lid lane acc group live".split()
+    # keywords and predeclared names that our identifiers could hide
+    "abs alias all any array atomic bool break case ceil clamp const const_assert continue continuing cos default "
+    "diagnostic discard dot else enable exp exp2 f16 f32 false floor fma fn for i32 if inf let log log2 loop main "
+    "mat2x2 max min mix mod override pow private ptr requires return round sampler select sign sin sqrt step storage "
+    "struct switch tan tanh texture true trunc u32 uniform var vec2 vec3 vec4 while workgroup input output "
+    # names that every kernel uses itself
+    "p r b m n k wg lid lane lane_id acc group live slice partial tile_a tile_b "
+    # words that the WGSL specification reserves (section 15.2)
+    "NULL Self abstract active alignas alignof as asm asm_fragment async attribute auto await become cast catch "
+    "class co_await co_return co_yield coherent column_major common compile compile_fragment concept const_cast "
+    "consteval constexpr constinit crate debugger decltype delete demote demote_to_helper do dynamic_cast enum "
+    "explicit export extends extern external fallthrough filter final finally friend from fxgroup get goto "
+    "groupshared highp impl implements import inline instanceof interface layout lowp macro macro_rules match "
+    "mediump meta module move mut mutable namespace new nil noexcept noinline nointerpolation non_coherent "
+    "noncoherent noperspective null nullptr of operator package packoffset pass patch pixelfragment precise "
+    "precision premerge priv protected pub public readonly ref regardless register reinterpret_cast require "
+    "resource restrict self set shared sizeof smooth snorm static static_assert static_cast std subroutine super "
+    "target template this thread_local throw trait try type typedef typeid typename typeof union unless unorm "
+    "unsafe unsized use using varying virtual volatile wgsl where with writeonly yield".split()
 )
 
 INFINITY = "fn inf() -> f32 { var bits = 0x7f800000u; return bitcast<f32>(bits); }"

@@ -165,7 +165,7 @@ class Tensor(AnyTensor[np.float32]):
         return cast("Tensor", _infix("div", other, self))
 
     def __pow__(self, exponent: Scalar, /) -> Tensor:
-        return cast("Tensor", _call("power", self, exponent=exponent))
+        return cast("Tensor", _method("power", self, exponent))
 
     def __neg__(self) -> Tensor:
         return cast("Tensor", _call("neg", self))
@@ -174,7 +174,7 @@ class Tensor(AnyTensor[np.float32]):
         return cast("Tensor", _call("abs", self))
 
     def __matmul__(self, other: Tensor, /) -> Tensor:
-        return cast("Tensor", _infix("matmul", self, other)) if isinstance(other, Tensor) else NotImplemented
+        return cast("Tensor", _method("matmul", self, other)) if isinstance(other, AnyTensor) else NotImplemented
 
     def __lt__(self, other: Tensor | Scalar, /) -> BoolTensor:
         return cast("BoolTensor", _infix("less", self, other))
@@ -285,13 +285,15 @@ CLASSES: dict[DType, type[AnyTensor[Any]]] = {"f32": Tensor, "i32": IntTensor, "
 """The tensor class of each dtype."""
 
 
-def _getitem(x: AnyTensor[Any], key: Key) -> Any:
+def _method(name: str, *args: Any) -> Any:
     from .registry import method  # noqa: PLC0415
 
-    return method("getitem")(x, key)
+    return method(name)(*args)
+
+
+def _getitem(x: AnyTensor[Any], key: Key) -> Any:
+    return _method("getitem", x, key)
 
 
 def _transposed(x: AnyTensor[Any]) -> Any:
-    from .registry import method  # noqa: PLC0415
-
-    return method("matrix_transpose")(x)
+    return _method("matrix_transpose", x)

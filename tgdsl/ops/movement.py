@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from tgdsl.errors import ShapeError
-from tgdsl.ir import AnyTensor, Cotangents, Draw, Sample, Shape, Source, Tensor, TensorType, View, op, operand_error
+from tgdsl.ir import (
+    AnyTensor,
+    Array,
+    Cotangents,
+    Draw,
+    Sample,
+    Shape,
+    Source,
+    Tensor,
+    TensorType,
+    View,
+    op,
+    operand_error,
+    provides,
+    show_shape,
+)
 from tgdsl.ir.index import Index, index, reindex
 
-from .rules import unbroadcast
+from .rules import normalize_axis, unbroadcast
 
 A = TypeVar("A", bound=AnyTensor[Any])
+Ix = tuple[Index, ...]
 
 
 def _reshape_sample(draw: Draw) -> Sample:
     shape = draw.shape("shape", 1, 3)
-    return Sample.of(draw.array("x", shape), shape=(shape[0] * int(np.prod(shape[1:])),))
+    return Sample.of(draw.array("x", shape), shape=(math.prod(shape),))
 
 
-def _reshape_map(ix: tuple[Index, ...], operand: Shape, *, shape: Shape) -> Source:
+def _reshape_map(ix: Ix, operand: Shape, *, shape: Shape) -> Source:
     return Source(reindex(ix, shape, operand))
 
 
-@op(name="reshape", ref=lambda x, shape: np.reshape(x, shape), lower=View(_reshape_map), sample=_reshape_sample, analytic=True)
+@op(
+    name="reshape",
+    ref=lambda x, shape: np.reshape(x, shape),
+    lower=View(_reshape_map),
+    sample=_reshape_sample,
+    analytic=True,
+)
 def _reshape(x: AnyTensor[Any], *, shape: Shape) -> TensorType:
     """The same elements in another shape."""
     return TensorType(shape, x.dtype)
@@ -37,14 +60,51 @@ def _(ct: Tensor, y: Tensor, x: Tensor, *, shape: Shape) -> Cotangents:
 
 
 def reshape(x: A, shape: Sequence[int]) -> A:
-    """The same elements, row-major, in another shape; one entry may be -1."""
+    """The same elements, row-major, in another shape.
+
+    Args:
+        x: Any tensor.
+        shape: The new shape; one entry may be -1 and is then worked out.
+
+    Returns:
+        `x` itself if it has that shape already. No element is moved.
+
+    Shape:
+        `shape`.
+
+    Dtype:
+        Any, kept.
+
+    Gradient:
+        `ct` reshaped back.
+
+    Raises:
+        ShapeError: If the sizes differ, an entry is below 1, or two are -1.
+
+    Source:
+        Array API standard, `reshape`.
+
+    Example:
+        >>> compute(lambda x: reshape(x, (2, -1)), [1.0, 2.0, 3.0, 4.0])
+        array([[1., 2.],
+               [3., 4.]])
+    """
     wanted = tuple(shape)
-    if wanted == x.shape:
-        return x
-    return cast("A", _reshape(x, shape=wanted))
+    if wanted.count(-1) > 1:
+        raise operand_error(ShapeError, f"reshape: at most one -1 in {show_shape(wanted)}", operand=x)
+    if any(n < 1 and n != -1 for n in wanted):
+        raise operand_error(ShapeError, f"reshape: sizes must be at least 1 in {show_shape(wanted)}", operand=x)
+    known = math.prod(n for n in wanted if n != -1)
+    if -1 in wanted and x.size % known == 0:
+        wanted = tuple(x.size // known if n == -1 else n for n in wanted)
+    if -1 in wanted or math.prod(wanted) != x.size:
+        raise operand_error(
+            ShapeError, f"reshape: {x.size} elements do not fit {show_shape(wanted)} ({known} elements)", operand=x
+        )
+    return x if wanted == x.shape else cast("A", _reshape(x, shape=wanted))
 
 
-def _broadcast_map(ix: tuple[Index, ...], operand: Shape, *, shape: Shape) -> Source:
+def _broadcast_map(ix: Ix, operand: Shape, *, shape: Shape) -> Source:
     lead = len(shape) - len(operand)
     return Source(tuple(index(0) if n == 1 else ix[lead + i] for i, n in enumerate(operand)))
 
@@ -67,12 +127,40 @@ def _(ct: Tensor, y: Tensor, x: Tensor, *, shape: Shape) -> Cotangents:
 
 
 def broadcast_to(x: A, shape: Sequence[int]) -> A:
-    """`x` stretched to `shape` by the rules of broadcasting."""
+    """`x` stretched to `shape` by the rules of broadcasting.
+
+    Args:
+        x: Any tensor.
+        shape: The new shape; its last axes equal those of `x` wherever those are not 1.
+
+    Shape:
+        `shape`.
+
+    Dtype:
+        Any, kept.
+
+    Gradient:
+        `ct` summed over the stretched axes.
+
+    Raises:
+        ShapeError: If an axis that is not 1 would have to change.
+
+    Source:
+        Array API standard, `broadcast_to`.
+
+    Example:
+        >>> compute(lambda x: broadcast_to(x, (2, 2)), [1.0, 2.0])
+        array([[1., 2.],
+               [1., 2.]])
+    """
     wanted = tuple(shape)
+    lead = len(wanted) - x.ndim
+    if lead < 0 or any(n not in (1, m) for n, m in zip(x.shape, wanted[lead:], strict=True)):
+        raise operand_error(ShapeError, f"broadcast_to: does not broadcast to {show_shape(wanted)}", operand=x)
     return x if wanted == x.shape else cast("A", _broadcast_to(x, shape=wanted))
 
 
-def _permute_map(ix: tuple[Index, ...], operand: Shape, *, perm: tuple[int, ...]) -> Source:
+def _permute_map(ix: Ix, operand: Shape, *, perm: tuple[int, ...]) -> Source:
     out: list[Index] = [index(0)] * len(perm)
     for i, p in enumerate(perm):
         out[p] = ix[i]
@@ -83,7 +171,7 @@ def _permute_map(ix: tuple[Index, ...], operand: Shape, *, perm: tuple[int, ...]
     name="permute",
     ref=lambda x, perm: np.transpose(x, perm),
     lower=View(_permute_map),
-    sample=lambda draw: Sample.of(draw.array("x", (draw.size("m"), draw.size("n"))), perm=(1, 0)),
+    sample=lambda draw: Sample.of(draw.array("x", (draw.size("m"), draw.size("n"), 2)), perm=(2, 0, 1)),
     analytic=True,
 )
 def _permute(x: AnyTensor[Any], *, perm: tuple[int, ...]) -> TensorType:
@@ -97,8 +185,385 @@ def _(ct: Tensor, y: Tensor, x: Tensor, *, perm: tuple[int, ...]) -> Cotangents:
 
 
 def permute(x: A, perm: Sequence[int]) -> A:
-    """Axes in another order: `out.shape[i] == x.shape[perm[i]]`."""
+    """Axes in another order: `out.shape[i] == x.shape[perm[i]]`.
+
+    Args:
+        x: Any tensor.
+        perm: Every axis once.
+
+    Shape:
+        Permuted.
+
+    Dtype:
+        Any, kept.
+
+    Gradient:
+        `ct` permuted back.
+
+    Raises:
+        ShapeError: If `perm` is not a permutation of the axes.
+
+    Source:
+        Array API standard, `permute_dims`; `torch.permute`.
+
+    Example:
+        >>> compute(lambda x: permute(x, (1, 0)), [[1.0, 2.0]])
+        array([[1.],
+               [2.]])
+    """
     wanted = tuple(perm)
     if sorted(wanted) != list(range(x.ndim)):
         raise operand_error(ShapeError, f"permute: {wanted} is not a permutation of the axes", operand=x)
     return x if wanted == tuple(range(x.ndim)) else cast("A", _permute(x, perm=wanted))
+
+
+def transpose(x: A, perm: Sequence[int]) -> A:
+    """`permute` under NumPy's name."""
+    return permute(x, perm)
+
+
+def swap_axes(x: A, axis1: int, axis2: int) -> A:
+    """Exchange two axes.
+
+    Args:
+        x: Any tensor.
+        axis1: An axis; negative counts from the end.
+        axis2: Another; if it is the same, `x` itself is returned.
+
+    Shape:
+        With the two sizes exchanged.
+
+    Dtype:
+        Any, kept.
+
+    Gradient:
+        `ct` with the axes exchanged back.
+
+    Raises:
+        ShapeError: If an axis is out of range.
+
+    Source:
+        NumPy, `swapaxes`.
+
+    Example:
+        >>> compute(lambda x: swap_axes(x, 0, -1), [[1.0, 2.0]])
+        array([[1.],
+               [2.]])
+    """
+    a, b = normalize_axis("swap_axes", axis1, x), normalize_axis("swap_axes", axis2, x)
+    perm = list(range(x.ndim))
+    perm[a], perm[b] = b, a
+    return permute(x, perm)
+
+
+swapaxes = swap_axes
+
+
+@provides("matrix_transpose")
+def matrix_transpose(x: A) -> A:
+    """The last two axes exchanged; as an attribute, `x.mT`.
+
+    Args:
+        x: A tensor of rank 2 or more.
+
+    Shape:
+        `[..., M, N] -> [..., N, M]`.
+
+    Dtype:
+        Any, kept.
+
+    Gradient:
+        `ct` exchanged back.
+
+    Raises:
+        ShapeError: If the rank is below 2.
+
+    Source:
+        Array API standard, `matrix_transpose`.
+
+    Example:
+        >>> compute(lambda x: x.mT, [[1.0, 2.0]])
+        array([[1.],
+               [2.]])
+    """
+    if x.ndim < 2:
+        raise operand_error(ShapeError, "mT: needs rank 2 or more", operand=x)
+    return swap_axes(x, -1, -2)
+
+
+def _pad_map(ix: Ix, operand: Shape, *, low: Shape, high: Shape, value: float) -> Source:
+    inside = tuple((i, lo, lo + int(n)) for i, lo, n in zip(ix, low, operand, strict=True))
+    return Source(tuple(i - lo for i, lo in zip(ix, low, strict=True)), inside, value)
+
+
+def _pad_ref(x: Array, low: Shape, high: Shape, value: float) -> Array:
+    return np.pad(x, list(zip(low, high, strict=True)), constant_values=np.asarray(value).astype(x.dtype))
+
+
+def _pad_sample(draw: Draw) -> Sample:
+    shape = draw.shape("shape", 1, 2)
+    low = tuple(draw.choice("low", (0, 2)) for _ in shape)
+    return Sample.of(draw.array("x", shape), low=low, high=tuple(1 for _ in shape), value=0.5)
+
+
+@op(name="pad", ref=_pad_ref, lower=View(_pad_map), sample=_pad_sample, analytic=True)
+def _pad(x: AnyTensor[Any], *, low: Shape, high: Shape, value: float) -> TensorType:
+    """`x` with a border of one value."""
+    return TensorType(tuple(int(n) + a + b for n, a, b in zip(x.shape, low, high, strict=True)), x.dtype)
+
+
+@_pad.vjp
+def _(ct: Tensor, y: Tensor, x: Tensor, *, low: Shape, high: Shape, value: float) -> Cotangents:
+    return (slice_axes(ct, low, x.shape),)
+
+
+def pad(x: A, widths: Sequence[tuple[int, int]], value: float = 0.0) -> A:
+    """`x` with a border.
+
+    Args:
+        x: Any tensor.
+        widths: For each axis, how much before and how much after.
+        value: What the border holds.
+
+    Shape:
+        Each axis grows by its two widths.
+
+    Dtype:
+        Any, kept.
+
+    Gradient:
+        The inner part of `ct`.
+
+    Raises:
+        ShapeError: If a width is missing or negative.
+
+    Source:
+        NumPy, `pad` with mode "constant".
+
+    Example:
+        >>> compute(lambda x: pad(x, [(1, 0)]), [1.0, 2.0])
+        array([0., 1., 2.])
+    """
+    given = tuple((int(a), int(b)) for a, b in widths)
+    if len(given) != x.ndim or any(a < 0 or b < 0 for a, b in given):
+        raise operand_error(ShapeError, f"pad: {given} does not give two widths for each axis", operand=x)
+    if not any(a or b for a, b in given):
+        return x
+    low, high = tuple(a for a, _ in given), tuple(b for _, b in given)
+    return cast("A", _pad(x, low=low, high=high, value=float(value) if x.dtype == "f32" else int(value)))
+
+
+def _slice_map(ix: Ix, operand: Shape, *, starts: Shape, sizes: Shape, steps: Shape) -> Source:
+    return Source(tuple(i * step + start for i, start, step in zip(ix, starts, steps, strict=True)))
+
+
+def _slice_ref(x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
+    cuts = []
+    for start, size, step in zip(starts, sizes, steps, strict=True):
+        stop = start + size * step
+        cuts.append(slice(start, stop if stop >= 0 else None, step))
+    return x[tuple(cuts)]
+
+
+def _slice_sample(draw: Draw) -> Sample:
+    n = draw.size("n", 3, 5)
+    step = draw.choice("step", (1, 2, -1))
+    start, size = {1: (1, n - 1), 2: (0, (n + 1) // 2), -1: (n - 1, n)}[step]
+    return Sample.of(draw.array("x", (n, 2)), starts=(start, 0), sizes=(size, 2), steps=(step, 1))
+
+
+@op(name="slice", ref=_slice_ref, lower=View(_slice_map), sample=_slice_sample, analytic=True)
+def _slice(x: AnyTensor[Any], *, starts: Shape, sizes: Shape, steps: Shape) -> TensorType:
+    """Every `step`-th element of each axis from `start`, `size` of them."""
+    return TensorType(sizes, x.dtype)
+
+
+@_slice.vjp
+def _(ct: Tensor, y: Tensor, x: Tensor, *, starts: Shape, sizes: Shape, steps: Shape) -> Cotangents:
+    return (_unslice(ct, starts=starts, shape=tuple(int(n) for n in x.shape), steps=steps),)
+
+
+def _unslice_map(ix: Ix, operand: Shape, *, starts: Shape, shape: Shape, steps: Shape) -> Source:
+    out: list[Index] = []
+    inside: list[tuple[Index, int, int]] = []
+    for i, start, n, step in zip(ix, starts, operand, steps, strict=True):
+        away = (i - start) * (1 if step > 0 else -1)
+        stride = abs(step)
+        shift = -(-max(0, -away.lo) // stride) * stride  # divisions need a non-negative operand
+        out.append((away + shift) // stride - shift // stride)
+        inside.append((away, 0, (int(n) - 1) * stride + 1))
+        if stride > 1:
+            inside.append(((away + shift) % stride, 0, 1))
+    return Source(tuple(out), tuple(inside), 0.0)
+
+
+def _unslice_ref(x: Array, starts: Shape, shape: Shape, steps: Shape) -> Array:
+    out = np.zeros(shape, x.dtype)
+    cuts = []
+    for start, size, step in zip(starts, x.shape, steps, strict=True):
+        stop = start + size * step
+        cuts.append(slice(start, stop if stop >= 0 else None, step))
+    out[tuple(cuts)] = x
+    return out
+
+
+def _unslice_sample(draw: Draw) -> Sample:
+    step = draw.choice("step", (1, 2, -1, -2))
+    size = draw.size("size", 1, 3)
+    start = 1 if step > 0 else 7
+    return Sample.of(draw.array("x", (size, 2)), starts=(start, 0), shape=(9, 2), steps=(step, 1))
+
+
+@op(name="unslice", ref=_unslice_ref, lower=View(_unslice_map), sample=_unslice_sample, analytic=True)
+def _unslice(x: AnyTensor[Any], *, starts: Shape, shape: Shape, steps: Shape) -> TensorType:
+    """Zeros of `shape` with `x` written where a slice would read: the adjoint of slice."""
+    return TensorType(shape, x.dtype)
+
+
+@_unslice.vjp
+def _(ct: Tensor, y: Tensor, x: Tensor, *, starts: Shape, shape: Shape, steps: Shape) -> Cotangents:
+    return (cast("Tensor", _slice(ct, starts=starts, sizes=tuple(int(n) for n in x.shape), steps=steps)),)
+
+
+def slice_axes(x: A, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int] | None = None) -> A:
+    """Cut every axis: `size` elements from `start`, every `step`-th (a step may be negative)."""
+    lead, count = tuple(int(s) for s in starts), tuple(sizes)
+    jumps = tuple(1 for _ in count) if steps is None else tuple(steps)
+    if count == x.shape and all(s == 1 for s in jumps):
+        return x
+    return cast("A", _slice(x, starts=lead, sizes=count, steps=jumps))
+
+
+def narrow(x: A, axis: int, start: int, length: int) -> A:
+    """`length` elements of one axis from `start`.
+
+    Args:
+        x: A tensor of rank 1 or more.
+        axis: The axis; negative counts from the end.
+        start: The first element, not negative.
+        length: How many, at least 1.
+
+    Shape:
+        `x.shape` with `length` at `axis`.
+
+    Dtype:
+        Any, kept.
+
+    Gradient:
+        `ct` in its place, zeros elsewhere.
+
+    Raises:
+        ShapeError: If the range leaves the axis.
+
+    Source:
+        `torch.narrow`.
+
+    Example:
+        >>> compute(lambda x: narrow(x, 0, 1, 2), [1.0, 2.0, 3.0])
+        array([2., 3.])
+    """
+    a = normalize_axis("narrow", axis, x)
+    if start < 0 or length < 1 or start + length > x.shape[a]:
+        end = start + length
+        raise operand_error(
+            ShapeError, f"narrow: [{start}, {end}) is not a range of axis {a} of size {int(x.shape[a])}", operand=x
+        )
+    starts = [start if i == a else 0 for i in range(x.ndim)]
+    sizes = [length if i == a and length != n else n for i, n in enumerate(x.shape)]
+    return slice_axes(x, starts, sizes)
+
+
+def slice_last_range(x: A, start: int, end: int) -> A:
+    """`x[..., start:end]`, the range checked."""
+    return narrow(x, -1, start, end - start)
+
+
+def flip(x: A, axis: int) -> A:
+    """One axis in reverse order.
+
+    Args:
+        x: Any tensor.
+        axis: The axis.
+
+    Shape:
+        That of `x`.
+
+    Dtype:
+        Any, kept.
+
+    Gradient:
+        `ct` reversed.
+
+    Source:
+        Array API standard, `flip`.
+
+    Example:
+        >>> compute(lambda x: flip(x, 0), [1.0, 2.0])
+        array([2., 1.])
+    """
+    a = normalize_axis("flip", axis, x)
+    starts = [int(n) - 1 if i == a else 0 for i, n in enumerate(x.shape)]
+    steps = [-1 if i == a else 1 for i in range(x.ndim)]
+    return slice_axes(x, starts, x.shape, steps)
+
+
+def expand_dims(x: A, axis: int) -> A:
+    """`x` with an axis of size 1 inserted at `axis`.
+
+    Args:
+        x: Any tensor.
+        axis: Where; negative counts from the end of the result.
+
+    Shape:
+        One axis more.
+
+    Dtype:
+        Any, kept.
+
+    Gradient:
+        `ct` without the axis.
+
+    Source:
+        Array API standard, `expand_dims`.
+
+    Example:
+        >>> compute(lambda x: expand_dims(x, 0), [1.0, 2.0])
+        array([[1., 2.]])
+    """
+    rank = x.ndim + 1
+    if not -rank <= axis < rank:
+        raise operand_error(ShapeError, f"expand_dims: axis {axis} is out of range for rank {rank}", operand=x)
+    a = axis % rank
+    return reshape(x, (*x.shape[:a], 1, *x.shape[a:]))
+
+
+def squeeze(x: A, axis: int) -> A:
+    """`x` without an axis of size 1.
+
+    Args:
+        x: Any tensor.
+        axis: The axis.
+
+    Shape:
+        One axis less.
+
+    Dtype:
+        Any, kept.
+
+    Gradient:
+        `ct` with the axis.
+
+    Raises:
+        ShapeError: If the axis is not 1.
+
+    Source:
+        Array API standard, `squeeze`.
+
+    Example:
+        >>> compute(lambda x: squeeze(x, 0), [[1.0, 2.0]])
+        array([1., 2.])
+    """
+    a = normalize_axis("squeeze", axis, x)
+    if x.shape[a] != 1:
+        raise operand_error(ShapeError, f"squeeze: axis {a} has size {int(x.shape[a])}, not 1", operand=x)
+    return reshape(x, x.shape[:a] + x.shape[a + 1 :])

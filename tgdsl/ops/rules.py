@@ -46,16 +46,18 @@ def broadcast_shape(what: str, a: AnyTensor[Any], b: AnyTensor[Any]) -> Shape:
     return tuple(out)
 
 
-def binary(what: str, a: AnyTensor[Any], b: AnyTensor[Any]) -> TensorType:
+def binary(what: str, a: object, b: object) -> TensorType:
     """Equal numeric dtypes, broadcast shapes."""
+    # Op.__call__ has turned numbers into tensors before a type rule sees them.
+    assert isinstance(a, AnyTensor)
+    assert isinstance(b, AnyTensor)
     same_dtype(what, a, b)
     return TensorType(broadcast_shape(what, a, b), a.dtype)
 
 
-def comparison(what: str, a: AnyTensor[Any], b: AnyTensor[Any]) -> TensorType:
+def comparison(what: str, a: object, b: object) -> TensorType:
     """Equal numeric dtypes, broadcast shapes, bool result."""
-    same_dtype(what, a, b)
-    return TensorType(broadcast_shape(what, a, b), "bool")
+    return TensorType(binary(what, a, b).shape, "bool")
 
 
 def unbroadcast(ct: Tensor, x: AnyTensor[Any]) -> Tensor:

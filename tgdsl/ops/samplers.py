@@ -30,3 +30,15 @@ def binary(lo: float = -2.0, hi: float = 2.0, *, away_b: tuple[float, ...] = ())
         return Sample.of(draw.array("a", left, lo, hi), draw.array("b", right, lo, hi, away=away_b))
 
     return sample
+
+
+def apart(gap: float = 0.05) -> Sampler:
+    """Two operands of one shape, nowhere closer than `gap`: ops with a kink at equality."""
+
+    def sample(draw: Draw) -> Sample:
+        shape = draw.shape("shape")
+        a, d = draw.array("a", shape), draw.array("difference", shape, away=(0.0,))
+        sign = (d >= 0) * 2.0 - 1.0
+        return Sample.of(a, a + d + sign * gap)
+
+    return sample

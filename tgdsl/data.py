@@ -1,0 +1,111 @@
+"""Minibatches: shuffled slices of arrays, without a loader, threads or files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tgdsl import frontend
+from tgdsl.errors import InputError, OptionError
+
+B = TypeVar("B")
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class Minibatches(Generic[B]):
+    """Batches of a data set; each `for` over it is one epoch, in an order of its own.
+
+    The order of an epoch depends on the seed and on how many epochs were begun before.
+    """
+
+    def __init__(self, data: Any, batch: int, *, shuffle: bool, seed: int, drop_last: bool) -> None:
+        """Made by `minibatches`."""
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise OptionError(f"minibatches: batch must be an int >= 1, got {batch!r}")
+        self._sliced, self._whole, self._make = _parts(data)
+        sizes = {name: len(array) for name, array in self._sliced.items()}
+        if len(set(sizes.values())) != 1:
+            raise InputError(f"minibatches: arrays differ in length: {sizes or 'there are none'}")
+        self._size = next(iter(sizes.values()))
+        if drop_last and batch > self._size:
+            raise OptionError(
+                f"minibatches: batch {batch} is larger than the data ({self._size})",
+                hint="pass drop_last=False to get one short batch",
+            )
+        self._batch, self._shuffle, self._seed, self._drop_last = batch, shuffle, seed, drop_last
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return self._size // self._batch if self._drop_last else -(-self._size // self._batch)
+
+    def __iter__(self) -> Iterator[B]:
+        """Begin the next epoch."""
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        return self._run(epoch)
+
+    def _run(self, epoch: int) -> Iterator[B]:
+        order = np.arange(self._size)
+        if self._shuffle:
+            order = np.random.default_rng((self._seed, epoch)).permutation(self._size)
+        for start in range(0, len(self) * self._batch, self._batch):
+            rows = order[start : start + self._batch]
+            yield self._make(**{n: a[rows] for n, a in self._sliced.items()}, **self._whole)
+
+
+@overload
+def minibatches(
+    data: Mapping[str, NDArray[Any]],
+    batch: int,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
+    drop_last: bool = True,
+) -> Minibatches[dict[str, NDArray[Any]]]: ...
+@overload
+def minibatches(
+    data: B, batch: int, *, shuffle: bool = True, seed: int = 0, drop_last: bool = True
+) -> Minibatches[B]: ...
+def minibatches(
+    data: Any, batch: int, *, shuffle: bool = True, seed: int = 0, drop_last: bool = True
+) -> Minibatches[Any]:
+    """Split a data set into batches.
+
+    Args:
+        data: The whole data set as one value of an `@inputs` class, which gives batches of
+            that class; or arrays by name, which gives dicts. Of an `@inputs` value, the
+            arrays that begin with the same named dim as the first one are split; the others
+            go into every batch.
+        batch: Rows per batch.
+        shuffle: Draw the rows of an epoch in random order.
+        seed: What the order is drawn from.
+        drop_last: Leave out the rest that does not fill a batch.
+
+    Example:
+        >>> data = minibatches({"x": np.arange(10)}, batch=4, shuffle=False)
+        >>> [b["x"].tolist() for b in data]
+        [[0, 1, 2, 3], [4, 5, 6, 7]]
+    """
+    return Minibatches(data, batch, shuffle=shuffle, seed=seed, drop_last=drop_last)
+
+
+def _parts(data: Any) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]], Any]:
+    if isinstance(data, Mapping):
+        return dict(data), {}, dict
+    if not frontend.is_inputs(type(data)):
+        raise InputError(
+            f"minibatches: expected an @inputs value or arrays by name, got {type(data).__name__}"
+        )
+    arrays = frontend.batch_arrays(data)
+    leading = {n: spec.dims[0] if spec.dims else None for n, spec in frontend.specs(type(data)).items()}
+    dim = next(iter(leading.values()))
+    if not isinstance(dim, str):
+        raise InputError(
+            f"minibatches: the first input of {type(data).__name__} does not begin with a named dim",
+            hint="pass the arrays by name: minibatches({...}, batch=...)",
+        )
+    sliced = {n: a for n, a in arrays.items() if leading[n] == dim}
+    return sliced, {n: a for n, a in arrays.items() if n not in sliced}, type(data)

@@ -1,0 +1,368 @@
+"""Comparisons, logic, selection and casts: where dtypes change."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from tgdsl.dtypes import NUMPY, DType
+from tgdsl.errors import DTypeError, ShapeError
+from tgdsl.ir import (
+    AnyTensor,
+    BoolTensor,
+    Cotangents,
+    Draw,
+    IntTensor,
+    Op,
+    Pointwise,
+    Sample,
+    Scalar,
+    Tensor,
+    TensorType,
+    constant,
+    op,
+    operand_error,
+    user_site,
+)
+
+from . import samplers
+from .rules import broadcast_shape, comparison, unbroadcast
+
+Number = Tensor | IntTensor | Scalar
+
+
+def _comparison(name: str, ref: Any, sign: str, what: str) -> Op[[Number, Number], BoolTensor]:
+    def rule(a: Number, b: Number) -> TensorType:
+        return comparison(name, a, b)
+
+    rule.__doc__ = f"""Whether each element of `a` is {what} that of `b`.
+
+    Args:
+        a: Left operand.
+        b: Right operand.
+
+    Shape:
+        Right-aligned NumPy broadcasting.
+
+    Dtype:
+        f32 or i32, both alike, to bool.
+
+    Gradient:
+        None; a comparison is constant almost everywhere.
+
+    Source:
+        Array API standard, `{name}`.
+
+    Example:
+        >>> compute({name}, [1.0, 2.0], [2.0, 2.0])
+        {np.array(ref(np.array([1.0, 2.0]), np.array([2.0, 2.0])))!r}
+    """
+    made = op(name=name, ref=ref, lower=Pointwise(f"{{a}} {sign} {{b}}"), sample=samplers.binary(), returns=BoolTensor)(rule)
+    made.no_vjp("a comparison is constant almost everywhere")
+    return made
+
+
+less = _comparison("less", np.less, "<", "smaller than")
+greater = _comparison("greater", np.greater, ">", "larger than")
+less_equal = _comparison("less_equal", np.less_equal, "<=", "at most")
+greater_equal = _comparison("greater_equal", np.greater_equal, ">=", "at least")
+equal = _comparison("equal", np.equal, "==", "equal to")
+not_equal = _comparison("not_equal", np.not_equal, "!=", "different from")
+
+
+def _bools(what: str, *xs: AnyTensor[Any]) -> None:
+    for x in xs:
+        if x.dtype != "bool":
+            raise operand_error(DTypeError, f"{what}: expected bool", x=x)
+
+
+def _two_bools(draw: Draw) -> Sample:
+    shape = draw.shape("shape")
+    return Sample.of(draw.booleans("a", shape), draw.booleans("b", shape))
+
+
+@op(ref=np.logical_and, lower=Pointwise("{a} && {b}"), sample=_two_bools, returns=BoolTensor)
+def logical_and(a: BoolTensor, b: BoolTensor) -> TensorType:
+    """Whether both elements are true; the operator is `a & b`.
+
+    Args:
+        a: Left operand.
+        b: Right operand.
+
+    Shape:
+        Right-aligned NumPy broadcasting.
+
+    Dtype:
+        bool.
+
+    Gradient:
+        None.
+
+    Source:
+        Array API standard, `logical_and`.
+
+    Example:
+        >>> compute(logical_and, [True, True], [True, False])
+        array([ True, False])
+    """
+    _bools("logical_and", a, b)
+    return TensorType(broadcast_shape("logical_and", a, b), "bool")
+
+
+@op(ref=np.logical_or, lower=Pointwise("{a} || {b}"), sample=_two_bools, returns=BoolTensor)
+def logical_or(a: BoolTensor, b: BoolTensor) -> TensorType:
+    """Whether either element is true; the operator is `a | b`.
+
+    Args:
+        a: Left operand.
+        b: Right operand.
+
+    Shape:
+        Right-aligned NumPy broadcasting.
+
+    Dtype:
+        bool.
+
+    Gradient:
+        None.
+
+    Source:
+        Array API standard, `logical_or`.
+
+    Example:
+        >>> compute(logical_or, [True, False], [False, False])
+        array([ True, False])
+    """
+    _bools("logical_or", a, b)
+    return TensorType(broadcast_shape("logical_or", a, b), "bool")
+
+
+@op(
+    ref=np.logical_not,
+    lower=Pointwise("!{x}"),
+    sample=lambda draw: Sample.of(draw.booleans("x", draw.shape("shape"))),
+    returns=BoolTensor,
+)
+def logical_not(x: BoolTensor) -> TensorType:
+    """The opposite of each element; the operator is `~x`.
+
+    Args:
+        x: Any bool tensor.
+
+    Shape:
+        That of `x`.
+
+    Dtype:
+        bool.
+
+    Gradient:
+        None.
+
+    Source:
+        Array API standard, `logical_not`.
+
+    Example:
+        >>> compute(logical_not, [True, False])
+        array([False,  True])
+    """
+    _bools("logical_not", x)
+    return x.type
+
+
+for _made in (logical_and, logical_or, logical_not):
+    _made.no_vjp("booleans carry no gradient")
+
+
+FINITE = """
+fn is_finite_of(x: f32) -> bool {
+  // WGSL may assume that there are no NaNs, so only the bits can tell.
+  return (bitcast<u32>(x) & 0x7f800000u) != 0x7f800000u;
+}
+"""
+
+
+@op(
+    ref=np.isfinite,
+    lower=Pointwise("is_finite_of({x})", helpers=(FINITE,), cost=2),
+    sample=samplers.unary(),
+    returns=BoolTensor,
+)
+def is_finite(x: Tensor) -> TensorType:
+    """Whether each element is neither infinite nor NaN, decided by its bits.
+
+    Args:
+        x: Any f32 tensor.
+
+    Shape:
+        That of `x`.
+
+    Dtype:
+        f32 to bool.
+
+    Gradient:
+        None.
+
+    Source:
+        Array API standard, `isfinite`.
+
+    Example:
+        >>> compute(is_finite, [1.0, float("inf")])
+        array([ True, False])
+    """
+    if x.dtype != "f32":
+        raise operand_error(DTypeError, "is_finite: expected f32", x=x)
+    return TensorType(x.shape, "bool")
+
+
+is_finite.no_vjp("a test is constant almost everywhere")
+
+
+def _where_sample(draw: Draw) -> Sample:
+    shape = draw.shape("shape")
+    return Sample.of(draw.booleans("cond", shape), draw.array("a", shape), draw.array("b", shape))
+
+
+@op(name="where", ref=np.where, lower=Pointwise("select({b}, {a}, {cond})"), sample=_where_sample)
+def _where(cond: AnyTensor[Any], a: AnyTensor[Any], b: AnyTensor[Any]) -> TensorType:
+    """Elements of `a` where `cond` holds, else those of `b`."""
+    _bools("where", cond)
+    if a.dtype != b.dtype:
+        raise operand_error(DTypeError, f"where: dtypes differ ({a.dtype} and {b.dtype})", a=a, b=b)
+    both = broadcast_shape("where", a, b)
+    shape = both if cond.shape == both else broadcast_shape("where", cond, _Shaped(TensorType(both, a.dtype), a))
+    return TensorType(shape, a.dtype)
+
+
+class _Shaped(AnyTensor[Any]):
+    """The broadcast of two operands, for the message about the third."""
+
+    __slots__ = ()
+    dtype = "f32"
+
+    def __init__(self, type_: TensorType, like: AnyTensor[Any]) -> None:
+        super().__init__(type_, like.graph, like.node)
+
+
+@_where.vjp
+def _(ct: Tensor, y: Tensor, cond: BoolTensor, a: Tensor, b: Tensor) -> Cotangents:
+    return None, unbroadcast(where(cond, ct, 0.0), a), unbroadcast(where(cond, 0.0, ct), b)
+
+
+@overload
+def where(cond: BoolTensor, a: Tensor | Scalar, b: Tensor) -> Tensor: ...
+@overload
+def where(cond: BoolTensor, a: Tensor, b: Scalar) -> Tensor: ...
+@overload
+def where(cond: BoolTensor, a: IntTensor | int, b: IntTensor) -> IntTensor: ...
+@overload
+def where(cond: BoolTensor, a: IntTensor, b: int) -> IntTensor: ...
+@overload
+def where(cond: BoolTensor, a: BoolTensor, b: BoolTensor) -> BoolTensor: ...
+@overload
+def where(cond: BoolTensor, a: float, b: float) -> Tensor: ...
+def where(cond: BoolTensor, a: Any, b: Any) -> Any:
+    """Elements of `a` where `cond` holds, else those of `b`.
+
+    Both branches are computed. A NaN in the gradient of the branch that is not taken (the
+    square root of a negative number, say) still spreads, because 0 times it is NaN; select
+    a harmless operand first: `where(x > 0, sqrt(where(x > 0, x, 1.0)), x)`.
+
+    Args:
+        cond: A bool tensor.
+        a: A tensor or a number.
+        b: A tensor or a number of the same dtype.
+
+    Shape:
+        The three broadcast together.
+
+    Dtype:
+        That of the branches; bool for `cond`.
+
+    Gradient:
+        `ct` to `a` where `cond` holds, else to `b`, exactly 0 to the other; none to `cond`.
+
+    Source:
+        Array API standard, `where`.
+
+    Example:
+        >>> compute(lambda x: where(x > 0.0, x, -1.0), [2.0, -3.0])
+        array([ 2., -1.])
+    """
+    like = next((t for t in (a, b) if isinstance(t, AnyTensor)), None)
+    if not isinstance(cond, AnyTensor):
+        raise DTypeError(f"where: cond must be a bool tensor, got {type(cond).__name__}", site=user_site())
+    if like is None:
+        return _where(cond, _number(a), _number(b))
+    a, b = (t if isinstance(t, AnyTensor) else constant("where", t, like) for t in (a, b))
+    return _where(cond, a, b)
+
+
+def _number(value: float) -> Tensor:
+    from .creation import full  # noqa: PLC0415  (creation is a sibling; only this case needs it)
+
+    return full(shape=(), value=float(value), dtype="f32")
+
+
+def _cast_ref(x: Any, dtype: DType) -> Any:
+    return np.asarray(x).astype(np.float64 if dtype == "f32" else NUMPY[dtype])
+
+
+def _cast_op(dtype: DType, returns: type[Any]) -> Op[..., Any]:
+    def rule(x: AnyTensor[Any]) -> TensorType:
+        return TensorType(x.shape, dtype)
+
+    rule.__doc__ = f"Each element as {dtype}."
+    made = op(
+        name=f"cast_{dtype}",
+        ref=lambda x: _cast_ref(x, dtype),
+        lower=Pointwise("f32({x})" if dtype == "f32" else "i32({x})" if dtype == "i32" else "bool({x})"),
+        sample=lambda draw: Sample.of(draw.integers("x", draw.shape("shape"), -3, 3)),
+        returns=returns,
+    )(rule)
+    made.no_vjp("integers and booleans carry no gradient")
+    return made
+
+
+_CASTS: dict[DType, Op[..., Any]] = {
+    "f32": _cast_op("f32", Tensor),
+    "i32": _cast_op("i32", IntTensor),
+    "bool": _cast_op("bool", BoolTensor),
+}
+
+
+@overload
+def cast(x: AnyTensor[Any], dtype: Literal["f32"]) -> Tensor: ...
+@overload
+def cast(x: AnyTensor[Any], dtype: Literal["i32"]) -> IntTensor: ...
+@overload
+def cast(x: AnyTensor[Any], dtype: Literal["bool"]) -> BoolTensor: ...
+def cast(x: AnyTensor[Any], dtype: DType) -> Any:
+    """Each element as another dtype: floats truncate toward zero, bool is 0 or 1.
+
+    Args:
+        x: Any tensor.
+        dtype: `"f32"`, `"i32"` or `"bool"`.
+
+    Shape:
+        That of `x`.
+
+    Dtype:
+        `dtype`.
+
+    Gradient:
+        None through integers and booleans; a cast to its own dtype is `x` itself.
+
+    Raises:
+        ShapeError: If `dtype` is none of the three.
+
+    Source:
+        Array API standard, `astype`.
+
+    Example:
+        >>> compute(lambda x: cast(x, "i32"), [1.7, -1.7])
+        array([ 1, -1], dtype=int32)
+    """
+    if dtype not in _CASTS:
+        raise ShapeError(f"cast: unknown dtype {dtype!r}; use 'f32', 'i32' or 'bool'", site=user_site())
+    return x if x.dtype == dtype else _CASTS[dtype](x)

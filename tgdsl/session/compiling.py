@@ -1,0 +1,108 @@
+"""The two entry points that make handles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+
+from tgdsl import frontend
+from tgdsl.errors import DeclarationError
+from tgdsl.frontend import Forward
+from tgdsl.optim.base import Optimizer
+from tgdsl.optim.update import Update
+from tgdsl.pipeline import Backend, Layout, arenas_of, choose_engine, layout_of, lock_of, make_update
+
+from . import persist
+from .inference import Inference
+from .seeds import check_seed
+from .training import Trained
+from .weights import Weights
+
+M = TypeVar("M")
+B = TypeVar("B")
+P = ParamSpec("P")
+S = TypeVar("S", bound=np.generic)
+
+
+def compile_module(
+    model: M,
+    loss: Forward[M, B, P, np.float32],
+    *,
+    optimizer: Optimizer | None,
+    dims: Mapping[str, int] | None = None,
+    seed: int | None = None,
+    backend: Backend = "auto",
+    check_finite: bool = False,
+) -> Trained[M, B, P]:
+    """Compile a training step.
+
+    Args:
+        model: An instance of a `@module` class; it is never changed.
+        loss: A `@forward` that returns a scalar.
+        optimizer: The update rule; with None a step computes gradients and changes nothing.
+        dims: Sizes of named dims of the inputs; a dim left out takes its size from the
+            arrays of each call.
+        seed: What parameters and random ops are drawn from; random when omitted.
+        backend: Where to run; see `choose_engine`.
+        check_finite: Keep everything as it is from the first step whose loss or gradients
+            are not finite, and raise `NonFiniteError` from that step's result on.
+
+    Returns:
+        A handle with initial parameters.
+    """
+    _check("compile_module", model, loss)
+    seed = check_seed(seed)
+    layout = layout_of(model, optimizer)
+    update = None if optimizer is None else make_update(optimizer, layout, check_finite=check_finite)
+    weights = _weights(model, layout, update, seed, backend, trained=True)
+    try:
+        finite = check_finite and update is not None
+        return Trained(model, loss, optimizer, dims, weights, layout, update, seed, check_finite=finite)
+    except BaseException:
+        weights.destroy()
+        raise
+
+
+def compile_forward(
+    model: M,
+    forward: Forward[M, B, P, S],
+    *,
+    dims: Mapping[str, int] | None = None,
+    seed: int | None = None,
+    backend: Backend = "auto",
+) -> Inference[M, B, P, S]:
+    """Compile a forward with parameters of its own; see `compile_module`."""
+    _check("compile_forward", model, forward)
+    seed = check_seed(seed)
+    layout = layout_of(model, None)
+    weights = _weights(model, layout, None, seed, backend, trained=False)
+    try:
+        return Inference(model, forward, dims, weights, layout, seed, owner=True)
+    except BaseException:
+        weights.destroy()
+        raise
+
+
+def _check(what: str, model: object, forward: object) -> None:
+    if not frontend.is_module(model):
+        raise DeclarationError(
+            f"{what}: model is a {type(model).__name__}, not an instance of a @module class"
+        )
+    if not isinstance(forward, Forward):
+        raise DeclarationError(f"{what}: expected a @forward function, got {type(forward).__name__}")
+
+
+def _weights(
+    model: object, layout: Layout, update: Update | None, seed: int, backend: Backend, *, trained: bool
+) -> Weights:
+    engine = choose_engine(backend)
+    lock = lock_of(engine)
+    with lock:
+        store = engine.allocate(arenas_of(layout, update, trained=trained))
+        weights = Weights(engine, lock, store, layout.params, layout.frozen, layout.state, layout.order)
+        for name, table in ({} if update is None else update.tables).items():
+            store.write(name, table)
+        persist.initialise(weights, model, seed)
+        return weights
