@@ -42,7 +42,7 @@ def _schedule(self: object, attribute: attrs.Attribute[Any], value: object) -> N
     check_schedule(value, f"lr.{_kind(self)}: {attribute.name}")
 
 
-def _milestones(self: object, attribute: attrs.Attribute[Any], value: tuple[int, ...]) -> None:
+def _milestones(self: object, attribute: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
     ints = all(isinstance(m, int) and not isinstance(m, bool) and m >= 1 for m in value)
     if not value or not ints or any(a >= b for a, b in zip(value, value[1:], strict=False)):
         raise OptionError(f"lr.{_kind(self)}: milestones must be ascending ints >= 1, got {value!r}")

@@ -18,7 +18,7 @@ from tgdsl import frontend
 from tgdsl.autograd import gradients
 from tgdsl.errors import DeviceError, GradientError, OptionError, ShapeError
 from tgdsl.ir import Graph, tracing
-from tgdsl.ops import full, is_finite, where
+from tgdsl.ops import is_finite, where
 from tgdsl.ops.leaves import leaves
 from tgdsl.optim.base import Optimizer, decays
 from tgdsl.optim.step import EMPTY, ArenaLayout, StepGraphs
@@ -98,7 +98,7 @@ def trace_loss(
 
 def _seed(loss: Any) -> Any:
     # A loss that is not finite must spoil the gradients, which is where the update looks.
-    return where(is_finite(loss), full(shape=(), value=1.0, dtype="f32"), full(shape=(), value=3e38, dtype="f32"))
+    return where(is_finite(loss), 1.0, 3e38)
 
 
 def trace_forward(model: object, forward: Any, layout: Layout, dims: Mapping[str, int]) -> StepGraphs:

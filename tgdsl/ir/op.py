@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 import attrs
 import numpy.typing as npt
@@ -161,17 +161,40 @@ REGISTRY: dict[str, Op[..., Any]] = {}
 """Every op by name."""
 
 
+@overload
 def op(
     *,
     ref: Callable[..., Array],
     lower: Lowering,
     sample: Sampler,
-    returns: type[T] = Tensor,  # type: ignore[assignment]
     name: str | None = None,
     hard: tuple[float, ...] = (),
     analytic: bool = False,
     stochastic: bool = False,
-) -> Callable[[Callable[P, TensorType]], Op[P, T]]:
+) -> Callable[[Callable[P, TensorType]], Op[P, Tensor]]: ...
+@overload
+def op(
+    *,
+    ref: Callable[..., Array],
+    lower: Lowering,
+    sample: Sampler,
+    returns: type[T],
+    name: str | None = None,
+    hard: tuple[float, ...] = (),
+    analytic: bool = False,
+    stochastic: bool = False,
+) -> Callable[[Callable[P, TensorType]], Op[P, T]]: ...
+def op(
+    *,
+    ref: Callable[..., Array],
+    lower: Lowering,
+    sample: Sampler,
+    returns: type[Any] = Tensor,
+    name: str | None = None,
+    hard: tuple[float, ...] = (),
+    analytic: bool = False,
+    stochastic: bool = False,
+) -> Callable[[Callable[P, TensorType]], Op[P, Any]]:
     """Define an op from its type rule and register it.
 
     Args:
@@ -185,7 +208,7 @@ def op(
         stochastic: See `Op`.
     """
 
-    def define(rule: Callable[P, TensorType]) -> Op[P, T]:
+    def define(rule: Callable[P, TensorType]) -> Op[P, Any]:
         key = name or rule.__name__.strip("_")
         if key in REGISTRY:
             raise OpDefinitionError(f"op {key!r} is already defined")
@@ -193,7 +216,7 @@ def op(
         variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         operands = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD or p.kind is p.POSITIONAL_ONLY)
         defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
-        new: Op[P, T] = Op(
+        new: Op[P, Any] = Op(
             key, rule, ref, lower, sample, operands, variadic, defaults, hard, analytic, stochastic
         )
         REGISTRY[key] = new

@@ -107,8 +107,8 @@ def number(default: float | None, low: float, high: float = math.inf, *, open_lo
     def check(self: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value is None and default is None:
             return
-        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not ok or not (low < value if open_low else low <= value) or not value < high:
+        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value < high
+        if not ok or (open_low and value == low):
             left = "(" if open_low else "["
             raise OptionError(
                 f"{type(self).__name__}: {attribute.name} must be in {left}{low}, {high}), got {value!r}"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgdsl.ir import Graph, Tensor, TensorType, tracing
-from tgdsl.ops import full, is_finite, logical_and, sqrt, where
+from tgdsl.ops import is_finite, logical_and, sqrt, where
 from tgdsl.ops import sum as sum_
 from tgdsl.ops.leaves import declare
 
@@ -74,7 +74,7 @@ def build_update(
 def clip_scale(squares: Tensor, limit: float) -> Tensor:
     """By what gradients with this sum of squares are multiplied; at most 1."""
     scale = limit / (sqrt(squares) + 1e-6)
-    return where(scale < 1.0, scale, full(shape=(), value=1.0, dtype="f32"))
+    return where(scale < 1.0, scale, 1.0)
 
 
 def _decay(
@@ -99,6 +99,6 @@ def _guarded(
     health: Tensor = declare(graph, "state", HEALTH, TensorType((1, BLOCK)))
     step: Tensor = declare(graph, "scalar", "step", TensorType(()))
     healthy = health < 0.5
-    verdict = where(healthy, where(is_finite(squares), full(shape=(), value=0.0, dtype="f32"), step), health)
+    verdict = where(healthy, where(is_finite(squares), 0.0, step), health)
     good = logical_and(is_finite(squares), healthy[:, :1])
     return {**{name: where(good, new[name], old[name]) for name in new}, HEALTH: verdict}

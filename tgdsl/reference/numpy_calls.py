@@ -25,8 +25,8 @@ SHORT_ROW = 48
 """Rows below this length are folded as columns of a transposed copy."""
 
 EMITTERS: dict[str, Emitter] = {}
-IN_PLACE: set[str] = {"where", "relu", "square", "power"}
-"""Ops with an emitter whose last call alone writes the result, element by element."""
+IN_PLACE: set[str] = {"where", "relu", "square", "power", "rsqrt", "sigmoid"}
+"""Ops with an emitter that reads no operand after it has begun to write the result."""
 
 
 def emit(node: Node, inputs: Sequence[Array], out: Array, key: Array, scratch: Scratch) -> list[Call]:
@@ -51,6 +51,11 @@ def _is_ufunc(node: Node) -> bool:
     # An attribute would be taken for an option of the ufunc.
     ref = node.op.ref
     return isinstance(ref, np.ufunc) and not node.attrs and ref.nin == len(node.inputs) and ref.signature is None
+
+
+def _reduce(fold: np.ufunc, x: Array, axes: int | tuple[int, ...], out: Array) -> Call:
+    reduce: Any = fold.reduce
+    return partial(reduce, x, axes, None, out)
 
 
 def _general(ref: Callable[..., Any], inputs: Sequence[Array], attributes: dict[str, Any], out: Array) -> Call:
@@ -124,6 +129,28 @@ def _bits(x: Array) -> Array:
     return x.view(np.int32)
 
 
+@_emits("mean")
+def _mean(node: Node, inputs: Sequence[Array], out: Array, scratch: Scratch) -> list[Call]:
+    terms = np.float32(inputs[0].size / max(1, out.size))
+    return [*_sum(node, inputs, out, scratch), partial(np.divide, out, terms, out)]
+
+
+@_emits("rsqrt")
+def _rsqrt(node: Node, inputs: Sequence[Array], out: Array, scratch: Scratch) -> list[Call]:
+    return [partial(np.sqrt, inputs[0], out=out), partial(np.divide, np.float32(1.0), out, out=out)]
+
+
+@_emits("sigmoid")
+def _sigmoid(node: Node, inputs: Sequence[Array], out: Array, scratch: Scratch) -> list[Call]:
+    half = np.float32(0.5)
+    return [
+        partial(np.multiply, inputs[0], half, out=out),
+        partial(np.tanh, out, out=out),
+        partial(np.multiply, out, half, out=out),
+        partial(np.add, out, half, out=out),
+    ]
+
+
 @_emits("sum")
 def _sum(node: Node, inputs: Sequence[Array], out: Array, scratch: Scratch) -> list[Call]:
     x, axes = inputs[0], tuple(node.attrs["axes"])
@@ -136,7 +163,7 @@ def _sum(node: Node, inputs: Sequence[Array], out: Array, scratch: Scratch) -> l
             return [partial(np.dot, x.reshape(-1, n), np.ones(n, np.float32), out.reshape(-1))]
         if first and not last and n <= 4096:
             return [partial(np.dot, np.ones(n, np.float32), x.reshape(n, -1), out.reshape(-1))]
-    return [partial(np.add.reduce, x, axes, None, out)]
+    return [_reduce(np.add, x, axes, out)]
 
 
 @_emits("max", "min", "reduce_max", "reduce_min")
@@ -150,9 +177,9 @@ def _extreme(node: Node, inputs: Sequence[Array], out: Array, scratch: Scratch) 
         columns = scratch((x.shape[-1], *x.shape[:-1]), x.dtype)
         return [
             partial(np.copyto, columns, np.moveaxis(x, -1, 0)),
-            partial(fold.reduce, columns, 0, None, out),
+            _reduce(fold, columns, 0, out),
         ]
-    return [partial(fold.reduce, x, axes, None, out)]
+    return [_reduce(fold, x, axes, out)]
 
 
 @_emits("matmul")

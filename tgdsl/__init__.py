@@ -1,0 +1,1 @@
+"""Declarative training and inference on any GPU, from Python."""

@@ -1,0 +1,113 @@
+"""Attention from plain ops, and the two reshapes around it."""
+
+from __future__ import annotations
+
+import math
+
+from tgdsl.errors import ShapeError
+from tgdsl.ir import Tensor, operand_error
+
+from .composite import softmax, softmax_causal
+from .linalg import matmul
+from .movement import matrix_transpose, reshape, swap_axes
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """The last axis cut into heads, which go before the time axis.
+
+    Args:
+        x: `[..., T, D]`.
+        heads: How many; divides D.
+
+    Shape:
+        `[..., T, D] -> [..., heads, T, D / heads]`.
+
+    Dtype:
+        f32.
+
+    Gradient:
+        `merge_heads(ct)`.
+
+    Raises:
+        ShapeError: If the rank is below 2 or heads does not divide D.
+
+    Source:
+        Vaswani et al. 2017, section 3.2.2.
+
+    Example:
+        >>> compute(lambda x: split_heads(x, 2), [[1.0, 2.0]])
+        array([[[1.]],
+        <BLANKLINE>
+               [[2.]]])
+    """
+    if x.ndim < 2:
+        raise operand_error(ShapeError, "split_heads: needs rank 2 or more", operand=x)
+    *batch, t, d = x.shape
+    if heads < 1 or d % heads:
+        raise operand_error(ShapeError, f"split_heads: last dim {int(d)} is not a multiple of {heads} heads", operand=x)
+    return swap_axes(reshape(x, (*batch, t, heads, d // heads)), -3, -2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """Heads put side by side again: the inverse of `split_heads`.
+
+    Args:
+        x: `[..., heads, T, D]`.
+
+    Shape:
+        `[..., heads, T, D] -> [..., T, heads * D]`.
+
+    Dtype:
+        f32.
+
+    Gradient:
+        `split_heads(ct)`.
+
+    Raises:
+        ShapeError: If the rank is below 3.
+
+    Source:
+        Vaswani et al. 2017, section 3.2.2.
+
+    Example:
+        >>> compute(merge_heads, [[[1.0]], [[2.0]]])
+        array([[1., 2.]])
+    """
+    if x.ndim < 3:
+        raise operand_error(ShapeError, "merge_heads: needs rank 3 or more", operand=x)
+    *batch, h, t, d = x.shape
+    return reshape(swap_axes(x, -3, -2), (*batch, t, h * d))
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None) -> Tensor:
+    """Scaled dot-product attention.
+
+    Args:
+        q: Queries `[..., T, D]`.
+        k: Keys `[..., S, D]`.
+        v: Values `[..., S, E]`.
+        causal: Whether position t sees positions 0 to t only; then S must equal T.
+        scale: What scores are multiplied by; `1 / sqrt(D)` when omitted.
+
+    Shape:
+        `[..., T, E]`.
+
+    Dtype:
+        f32.
+
+    Gradient:
+        Of its parts.
+
+    Raises:
+        ShapeError: If the shapes do not fit.
+
+    Source:
+        Vaswani et al. 2017, equation 1.
+
+    Example:
+        >>> compute(lambda q, k, v: attention(q, k, v, causal=True), [[1.0]], [[1.0]], [[7.0]])
+        array([[7.]])
+    """
+    factor = 1.0 / math.sqrt(int(q.shape[-1])) if scale is None else scale
+    scores = matmul(q, matrix_transpose(k)) * factor
+    return matmul(softmax_causal(scores) if causal else softmax(scores), v)

@@ -1,0 +1,565 @@
+"""Functions that users call as one and kernels compute from parts.
+
+Each has a reference and a gradient of its own, written with care for large arguments, and a
+decomposition into primitives. Decomposition and gradient share their pieces, so that
+hash-consing merges what both need.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from tgdsl.errors import DTypeError, ShapeError
+from tgdsl.ir import (
+    AnyTensor,
+    Array,
+    Cotangents,
+    Decompose,
+    Draw,
+    Sample,
+    Tensor,
+    TensorType,
+    op,
+    operand_error,
+    user_site,
+)
+
+from . import samplers
+from .activations import _erf_ref, abs as abs_, erf, log1p, maximum, sigmoid, tanh
+from .compare import greater, where
+from .elementwise import exp, log, rsqrt, square
+from .indexing import causal_mask
+from .reduce import max as max_
+from .reduce import mean
+from .reduce import sum as sum_
+from .rules import floating, normalize_axis
+
+GELU_TANH = math.sqrt(2.0 / math.pi)
+
+
+def _axis(what: str, x: AnyTensor[Any], axis: int) -> int:
+    if x.dtype != "f32":
+        raise operand_error(DTypeError, f"{what}: expected f32", x=x)
+    if x.ndim == 0:
+        raise operand_error(ShapeError, f"{what}: a scalar has no axis", x=x)
+    return normalize_axis(what, axis, x)
+
+
+def _axis_sample(draw: Draw) -> Sample:
+    shape = draw.shape("shape", 1, 3)
+    return Sample.of(draw.array("x", shape, -4.0, 4.0), axis=draw.choice("axis", (0, len(shape) - 1)))
+
+
+# -- softmax -----------------------------------------------------------------
+
+
+def _shifted(x: Tensor, axis: int) -> Tensor:
+    return x - max_(x, axis, keepdims=True)
+
+
+def _softmax_parts(x: Tensor, *, axis: int) -> Tensor:
+    e = exp(_shifted(x, axis))
+    return e / sum_(e, axis, keepdims=True)
+
+
+def _softmax_ref(x: Array, axis: int) -> Array:
+    e = np.exp(x - np.max(np.real(x), axis=axis, keepdims=True))
+    out: Array = e / np.sum(e, axis=axis, keepdims=True)
+    return out
+
+
+@op(name="softmax", ref=_softmax_ref, lower=Decompose(_softmax_parts), sample=_axis_sample, hard=(0.0, 1e4, -1e4), analytic=True)
+def _softmax(x: Tensor, *, axis: int) -> TensorType:
+    """Softmax along one axis."""
+    return floating("softmax", x)
+
+
+@_softmax.vjp
+def _(ct: Tensor, y: Tensor, x: Tensor, *, axis: int) -> Cotangents:
+    part = ct * y
+    return (part - y * sum_(part, axis, keepdims=True),)
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """Exponentials along one axis, scaled to sum to 1; shifted, so that nothing overflows.
+
+    Args:
+        x: Scores in any real range. A slice that is all `-inf` gives NaN; `attention` does not.
+        axis: The axis; negative counts from the end.
+
+    Shape:
+        That of `x`.
+
+    Dtype:
+        f32.
+
+    Gradient:
+        `(ct - sum(ct * y)) * y`.
+
+    Raises:
+        ShapeError: If the axis is out of range or x is a scalar.
+
+    Source:
+        Blanchard, Higham & Higham 2021, the shifted softmax.
+
+    Example:
+        >>> compute(softmax, [1000.0, 1000.0])
+        array([0.5, 0.5])
+    """
+    return _softmax(x, axis=_axis("softmax", x, axis))
+
+
+def _log_softmax_parts(x: Tensor, *, axis: int) -> Tensor:
+    shifted = _shifted(x, axis)
+    return shifted - log(sum_(exp(shifted), axis, keepdims=True))
+
+
+def _log_softmax_ref(x: Array, axis: int) -> Array:
+    shifted = x - np.max(np.real(x), axis=axis, keepdims=True)
+    out: Array = shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
+    return out
+
+
+@op(name="log_softmax", ref=_log_softmax_ref, lower=Decompose(_log_softmax_parts), sample=_axis_sample, hard=(0.0, 1e4, -1e4), analytic=True)
+def _log_softmax(x: Tensor, *, axis: int) -> TensorType:
+    """Logarithm of softmax along one axis."""
+    return floating("log_softmax", x)
+
+
+@_log_softmax.vjp
+def _(ct: Tensor, y: Tensor, x: Tensor, *, axis: int) -> Cotangents:
+    return (ct - exp(y) * sum_(ct, axis, keepdims=True),)
+
+
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """Logarithm of softmax along one axis.
+
+    Args:
+        x: Scores in any real range.
+        axis: The axis; negative counts from the end.
+
+    Shape:
+        That of `x`.
+
+    Dtype:
+        f32.
+
+    Gradient:
+        `ct - softmax(x) * sum(ct)`.
+
+    Raises:
+        ShapeError: If the axis is out of range or x is a scalar.
+
+    Source:
+        Blanchard, Higham & Higham 2021, the shifted log-sum-exp.
+
+    Example:
+        >>> compute(log_softmax, [0.0, 0.0])
+        array([-0.69314718, -0.69314718])
+    """
+    return _log_softmax(x, axis=_axis("log_softmax", x, axis))
+
+
+def log_softmax_last(x: Tensor) -> Tensor:
+    """`log_softmax` along the last axis."""
+    return log_softmax(x, -1)
+
+
+def _logsumexp_parts(x: Tensor, *, axis: int) -> Tensor:
+    top = max_(x, axis)
+    return log(sum_(exp(_shifted(x, axis)), axis)) + top
+
+
+def _logsumexp_ref(x: Array, axis: int) -> Array:
+    top = np.max(np.real(x), axis=axis, keepdims=True)
+    out: Array = np.log(np.sum(np.exp(x - top), axis=axis)) + np.squeeze(top, axis)
+    return out
+
+
+@op(name="logsumexp", ref=_logsumexp_ref, lower=Decompose(_logsumexp_parts), sample=_axis_sample, hard=(0.0, 1e4, -1e4), analytic=True)
+def _logsumexp(x: Tensor, *, axis: int) -> TensorType:
+    """Logarithm of the sum of exponentials along one axis."""
+    return TensorType(x.shape[:axis] + x.shape[axis + 1 :])
+
+
+@_logsumexp.vjp
+def _(ct: Tensor, y: Tensor, x: Tensor, *, axis: int) -> Cotangents:
+    from .movement import expand_dims  # noqa: PLC0415
+
+    return (expand_dims(ct, axis) * softmax(x, axis),)
+
+
+def logsumexp(x: Tensor, axis: int = -1) -> Tensor:
+    """Logarithm of the sum of exponentials along one axis; shifted, so that nothing overflows.
+
+    Args:
+        x: Scores in any real range.
+        axis: The axis; negative counts from the end.
+
+    Shape:
+        Without the axis.
+
+    Dtype:
+        f32.
+
+    Gradient:
+        `ct * softmax(x)`.
+
+    Raises:
+        ShapeError: If the axis is out of range or x is a scalar.
+
+    Source:
+        Blanchard, Higham & Higham 2021, the shifted log-sum-exp.
+
+    Example:
+        >>> compute(logsumexp, [0.0, 0.0])
+        array(0.69314718)
+    """
+    return _logsumexp(x, axis=_axis("logsumexp", x, axis))
+
+
+def _causal_parts(x: Tensor) -> Tensor:
+    mask = causal_mask("softmax_causal", x)
+    seen = where(mask, x, -math.inf)
+    e = exp(seen - max_(seen, -1, keepdims=True))
+    return e / sum_(e, -1, keepdims=True)
+
+
+def _causal_ref(x: Array) -> Array:
+    n = x.shape[-1]
+    seen = np.where(np.tri(n, dtype=bool), x, -np.inf)
+    e = np.where(np.tri(n, dtype=bool), np.exp(seen - np.max(np.real(seen), axis=-1, keepdims=True)), 0.0)
+    out: Array = e / np.sum(e, axis=-1, keepdims=True)
+    return out
+
+
+def _square_sample(draw: Draw) -> Sample:
+    n = draw.size("n")
+    return Sample.of(draw.array("x", (*draw.shape("batch", 0, 1), n, n), -4.0, 4.0))
+
+
+@op(name="softmax_causal", ref=_causal_ref, lower=Decompose(_causal_parts), sample=_square_sample, hard=(0.0, 1e4, -1e4))
+def _softmax_causal(x: Tensor) -> TensorType:
+    """Softmax of each row over the columns up to its own."""
+    causal_mask("softmax_causal", x)
+    return floating("softmax_causal", x)
+
+
+@_softmax_causal.vjp
+def _(ct: Tensor, y: Tensor, x: Tensor) -> Cotangents:
+    part = ct * y
+    return (part - y * sum_(part, -1, keepdims=True),)
+
+
+def softmax_causal(x: Tensor) -> Tensor:
+    """Softmax over the last axis in which row q sees columns 0 to q only.
+
+    Args:
+        x: `[..., T, T]`.
+
+    Shape:
+        That of `x`.
+
+    Dtype:
+        f32.
+
+    Gradient:
+        As of softmax; exactly 0 above the diagonal.
+
+    Raises:
+        ShapeError: If the last two axes differ.
+
+    Source:
+        Vaswani et al. 2017, section 3.2.3.
+
+    Example:
+        >>> compute(softmax_causal, [[5.0, 1.0], [2.0, 2.0]])
+        array([[1. , 0. ],
+               [0.5, 0.5]])
+    """
+    return _softmax_causal(x)
+
+
+def softmax_causal_last(x: Tensor) -> Tensor:
+    """`softmax_causal` under its first name."""
+    return softmax_causal(x)
+
+
+# -- activations -------------------------------------------------------------
+
+
+def _normal_cdf(x: Tensor) -> Tensor:
+    return 0.5 * (1.0 + erf(x * (1.0 / math.sqrt(2.0))))
+
+
+@op(
+    name="gelu",
+    ref=lambda x: 0.5 * x * (1.0 + _erf_ref(x / math.sqrt(2.0))),
+    lower=Decompose(lambda x: x * _normal_cdf(x)),
+    sample=samplers.unary(-4.0, 4.0),
+    hard=(0.0, -13.24, 100.0, -100.0, 1e13, -1e13),
+)
+def _gelu(x: Tensor) -> TensorType:
+    """Exact GELU."""
+    return floating("gelu", x)
+
+
+@_gelu.vjp
+def _(ct: Tensor, y: Tensor, x: Tensor) -> Cotangents:
+    density = exp(square(x) * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
+    # x is clamped only where the density is 0 in f32, so that inf * 0 cannot arise.
+    return (ct * (_normal_cdf(x) + x * density),)
+
+
+def _gelu_tanh_inner(x: Tensor) -> Tensor:
+    # Past |x| = 20 the tanh is 1 in f32; without the clamp x**3 would overflow.
+    z = _clamped(x)
+    return tanh(GELU_TANH * (z + 0.044715 * (z * z * z)))
+
+
+def _clamped(x: Tensor) -> Tensor:
+    from .activations import minimum  # noqa: PLC0415
+
+    return maximum(minimum(x, 20.0), -20.0)
+
+
+def _gelu_tanh_ref(x: Array) -> Array:
+    z = np.clip(x, -20.0, 20.0)
+    out: Array = 0.5 * x * (1.0 + np.tanh(GELU_TANH * (z + 0.044715 * z**3)))
+    return out
+
+
+@op(
+    name="gelu_tanh",
+    ref=_gelu_tanh_ref,
+    lower=Decompose(lambda x: 0.5 * x * (1.0 + _gelu_tanh_inner(x))),
+    sample=samplers.unary(-4.0, 4.0),
+    hard=(0.0, -13.24, 100.0, -100.0, 1e13, -1e13),
+)
+def _gelu_tanh(x: Tensor) -> TensorType:
+    """GELU by the tanh formula."""
+    return floating("gelu", x)
+
+
+@_gelu_tanh.vjp
+def _(ct: Tensor, y: Tensor, x: Tensor) -> Cotangents:
+    t = _gelu_tanh_inner(x)
+    z = _clamped(x)
+    slope = GELU_TANH * (1.0 + 0.134145 * (z * z))
+    return (ct * (0.5 * (1.0 + t) + 0.5 * z * (1.0 - t * t) * slope),)
+
+
+def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
+    """Gaussian error linear unit, `x * Phi(x)`.
+
+    Args:
+        x: Any tensor.
+        approximate: `"none"` for the exact function, `"tanh"` for the formula with tanh.
+
+    Shape:
+        That of `x`.
+
+    Dtype:
+        f32.
+
+    Gradient:
+        `ct * (Phi(x) + x * phi(x))`; of the formula itself with `"tanh"`.
+
+    Raises:
+        ShapeError: If `approximate` is neither.
+
+    Source:
+        Hendrycks & Gimpel 2016, section 2; `torch.nn.functional.gelu`.
+
+    Example:
+        >>> compute(gelu, [0.0, 1.0])
+        array([0.        , 0.84134475])
+    """
+    if approximate == "none":
+        return _gelu(x)
+    if approximate == "tanh":
+        return _gelu_tanh(x)
+    raise ShapeError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}", site=user_site())
+
+
+@op(
+    name="silu",
+    ref=lambda x: x * (0.5 + 0.5 * np.tanh(0.5 * x)),
+    lower=Decompose(lambda x: x * sigmoid(x)),
+    sample=samplers.unary(-4.0, 4.0),
+    hard=(0.0, 100.0, -100.0, 1e4),
+    analytic=True,
+)
+def silu(x: Tensor) -> TensorType:
+    """Sigmoid linear unit, `x * sigmoid(x)`.
+
+    Args:
+        x: Any tensor.
+
+    Shape:
+        That of `x`.
+
+    Dtype:
+        f32.
+
+    Gradient:
+        `ct * (s + x * s * (1 - s))` with `s = sigmoid(x)`.
+
+    Source:
+        Hendrycks & Gimpel 2016; `torch.nn.functional.silu`.
+
+    Example:
+        >>> compute(silu, [0.0, 1.0])
+        array([0.        , 0.73105858])
+    """
+    return floating("silu", x)
+
+
+@silu.vjp
+def _(ct: Tensor, y: Tensor, x: Tensor) -> Cotangents:
+    s = sigmoid(x)
+    return (ct * (s + y * (1.0 - s)),)
+
+
+@op(
+    name="softplus",
+    ref=lambda x: np.logaddexp(x, 0.0),
+    lower=Decompose(lambda x: maximum(x, 0.0) + log1p(exp(-abs_(x)))),
+    sample=samplers.unary(-4.0, 4.0),
+    hard=(0.0, 88.0, -88.0, 1e4, -1e4),
+)
+def softplus(x: Tensor) -> TensorType:
+    """`log(1 + exp(x))` without overflow.
+
+    Args:
+        x: Any tensor.
+
+    Shape:
+        That of `x`.
+
+    Dtype:
+        f32.
+
+    Gradient:
+        `ct * sigmoid(x)`.
+
+    Source:
+        `torch.nn.functional.softplus`.
+
+    Example:
+        >>> compute(softplus, [0.0, 100.0])
+        array([  0.69314718, 100.        ])
+    """
+    return floating("softplus", x)
+
+
+@softplus.vjp
+def _(ct: Tensor, y: Tensor, x: Tensor) -> Cotangents:
+    return (ct * sigmoid(x),)
+
+
+def leaky_relu(x: Tensor, alpha: float = 0.01) -> Tensor:
+    """`x` where positive, else `alpha * x`.
+
+    Args:
+        x: Any tensor.
+        alpha: The slope below 0; any number.
+
+    Shape:
+        That of `x`.
+
+    Dtype:
+        f32.
+
+    Gradient:
+        `ct` where `x > 0`, else `alpha * ct`.
+
+    Source:
+        Maas et al. 2013.
+
+    Example:
+        >>> compute(leaky_relu, [-1.0, 2.0])
+        array([-0.01,  2.  ])
+    """
+    return where(greater(x, 0.0), x, alpha * x)
+
+
+# -- normalisation -----------------------------------------------------------
+
+
+def _normal_pieces(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The normalised rows and the reciprocal deviation."""
+    centred = x - mean(x, -1, keepdims=True)
+    inverse = rsqrt(mean(square(centred), -1, keepdims=True) + eps)
+    return centred * inverse, inverse
+
+
+def _layer_norm_ref(x: Array, eps: float) -> Array:
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    out: Array = centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + eps)
+    return out
+
+
+def _norm_sample(draw: Draw) -> Sample:
+    return Sample.of(draw.array("x", (*draw.shape("batch", 0, 2), draw.size("d", 2, 5))), eps=1e-3)
+
+
+@op(
+    name="normalize",
+    ref=_layer_norm_ref,
+    lower=Decompose(lambda x, eps: _normal_pieces(x, eps)[0]),
+    sample=_norm_sample,
+    hard=(0.0, 1.0),
+    analytic=True,
+)
+def _normalize(x: Tensor, *, eps: float) -> TensorType:
+    """Rows shifted to mean 0 and scaled to variance 1."""
+    return floating("layer_norm", x)
+
+
+@_normalize.vjp
+def _(ct: Tensor, y: Tensor, x: Tensor, *, eps: float) -> Cotangents:
+    _, inverse = _normal_pieces(x, eps)
+    inner = ct - mean(ct, -1, keepdims=True) - y * mean(ct * y, -1, keepdims=True)
+    return (inner * inverse,)
+
+
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5) -> Tensor:
+    """Rows of the last axis shifted to mean 0, scaled to variance 1, then scaled and shifted as learned.
+
+    Args:
+        x: `[..., D]`.
+        weight: `[D]`, or None for ones.
+        bias: `[D]`, or None for zeros.
+        eps: Added to the (biased) variance.
+
+    Shape:
+        That of `x`.
+
+    Dtype:
+        f32.
+
+    Gradient:
+        To `x`: `(g - mean(g) - y * mean(g * y)) / sqrt(var + eps)` with `g = ct * weight`; to weight and
+        bias the sums over rows.
+
+    Raises:
+        ShapeError: If x is a scalar or weight or bias do not fit.
+
+    Source:
+        Ba, Kiros & Hinton 2016, equation 4.
+
+    Example:
+        >>> compute(lambda x: layer_norm(x, eps=0.0), [1.0, 3.0])
+        array([-1.,  1.])
+    """
+    _axis("layer_norm", x, -1)
+    y = _normalize(x, eps=float(eps))
+    for given in (weight, bias):
+        if given is not None and given.shape != x.shape[-1:]:
+            raise operand_error(ShapeError, "layer_norm: weight and bias need the shape of the last axis", x=x, given=given)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
