@@ -52,7 +52,7 @@ def layout_of(model: object, optimizer: Optimizer | None) -> Layout:
     """Lay out the parameters and states of a model."""
     declared = frontend.parameters(model)
     trainable = {n: p for n, p in declared.items() if p.trainable}
-    decay = {n: optimizer is not None and decays(optimizer, n, p.decay, p.initial.decays) for n, p in trainable.items()}
+    decay = {n: optimizer is not None and decays(optimizer, n, p.decay, frontend.init.decays_by_default(p.initial)) for n, p in trainable.items()}
     return Layout(
         ArenaLayout.of((n, p.shape) for n, p in trainable.items()),
         ArenaLayout.of((n, p.shape) for n, p in declared.items() if n not in trainable),

@@ -6,7 +6,7 @@ are carried over, and hash-consing merges what a forward and its gradient share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from tgdsl.ir import Decompose, Graph, Node, View, tracing
@@ -14,24 +14,29 @@ from tgdsl.ir import Decompose, Graph, Node, View, tracing
 from .fold import simplify
 
 
-def lower(graph: Graph, roots: Sequence[Node]) -> tuple[Graph, list[Node]]:
+def lower(graph: Graph, roots: Sequence[Node], *, keep: Container[str] = ()) -> tuple[Graph, list[Node]]:
     """Expand until only primitives are left.
 
     Args:
         graph: Any graph.
         roots: The nodes wanted.
+        keep: Names of ops that stay as they are.
 
     Returns:
         A new graph and the nodes that stand for `roots`, in order.
     """
     wanted = list(roots)
     while True:
-        graph, wanted = _round(graph, wanted)
-        if not any(isinstance(n.op.lower, Decompose) for n in graph.reachable(wanted)):
-            return _round(graph, wanted)
+        graph, wanted = _round(graph, wanted, keep)
+        if not any(_expands(n, keep) for n in graph.reachable(wanted)):
+            return _round(graph, wanted, keep)
 
 
-def _round(old: Graph, roots: Sequence[Node]) -> tuple[Graph, list[Node]]:
+def _expands(node: Node, keep: Container[str]) -> bool:
+    return isinstance(node.op.lower, Decompose) and node.op.name not in keep
+
+
+def _round(old: Graph, roots: Sequence[Node], keep: Container[str]) -> tuple[Graph, list[Node]]:
     new = Graph(facts=old.facts)
     known: dict[int, Node] = {}
     with tracing(new):
@@ -39,7 +44,7 @@ def _round(old: Graph, roots: Sequence[Node]) -> tuple[Graph, list[Node]]:
             sites = old.sites(node)
             new.current_site = sites[0] if sites else None
             inputs = tuple(known[n.id] for n in node.inputs)
-            known[node.id] = _one(new, node, inputs)
+            known[node.id] = _one(new, node, inputs, keep)
             for site in sites:
                 new.note_site(known[node.id], site)
     new.current_site = None
@@ -47,9 +52,9 @@ def _round(old: Graph, roots: Sequence[Node]) -> tuple[Graph, list[Node]]:
     return new, [known[n.id] for n in roots]
 
 
-def _one(new: Graph, node: Node, inputs: tuple[Node, ...]) -> Node:
+def _one(new: Graph, node: Node, inputs: tuple[Node, ...], keep: Container[str]) -> Node:
     lowering = node.op.lower
-    if isinstance(lowering, Decompose):
+    if isinstance(lowering, Decompose) and node.op.name not in keep:
         made: Any = lowering.fn(*(new.tensor(n) for n in inputs), **node.attrs)
         out: Node = made.node
         if out.shape != node.shape or out.dtype != node.dtype:

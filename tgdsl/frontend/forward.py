@@ -1,0 +1,108 @@
+"""`@forward`: the declaration of an entry point.
+
+The type of `step(x=..., y=...)` is taken from the constructor of the inputs class, the one
+way found to give keyword arguments exact names and dtypes under both checkers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints
+
+import attrs
+import numpy as np
+
+from tgdsl.errors import DeclarationError
+from tgdsl.ir import AnyTensor
+
+from .inputs import is_inputs
+
+M = TypeVar("M")
+M_contra = TypeVar("M_contra", contravariant=True)
+B = TypeVar("B")
+P = ParamSpec("P")
+S = TypeVar("S", bound=np.generic)
+
+
+@attrs.frozen
+class _Where:
+    """The line of a function's definition, for messages."""
+
+    fn: Any
+
+    def __str__(self) -> str:
+        code = self.fn.__code__
+        return f'  File "{code.co_filename}", line {code.co_firstlineno}, in {self.fn.__qualname__}'
+
+
+class Forward(Generic[M_contra, B, P, S]):
+    """A declared forward: model class, inputs class, call signature of the inputs, scalar type of the result."""
+
+    def __init__(self, fn: Callable[[M_contra, B], AnyTensor[S]], inputs: Callable[P, B]) -> None:
+        """Made by `forward`."""
+        self.fn = fn
+        self.inputs: Callable[P, B] = inputs
+        self.__name__: str = getattr(fn, "__qualname__", "forward")
+        self.__module__ = fn.__module__
+        self.__doc__ = fn.__doc__
+
+    def __call__(self, model: M_contra, inputs: B, /) -> AnyTensor[S]:
+        """Call the function itself; inside of a trace only."""
+        return self.fn(model, inputs)
+
+    @property
+    def where(self) -> object:
+        """The line of its definition; prints as in a traceback."""
+        return _Where(self.fn)
+
+    def __repr__(self) -> str:
+        return f"<forward {self.__name__}({getattr(self.inputs, '__name__', '?')})>"
+
+
+def forward(*, inputs: Callable[P, B]) -> Callable[[Callable[[M, B], AnyTensor[S]]], Forward[M, B, P, S]]:
+    """Declare an entry point: a function of a model and one value of an `@inputs` class.
+
+    Args:
+        inputs: The `@inputs` class.
+
+    Raises:
+        DeclarationError: If the function does not take exactly these two, as far as its
+            annotations tell.
+    """
+
+    def decorate(fn: Callable[[M, B], AnyTensor[S]]) -> Forward[M, B, P, S]:
+        _check(fn, inputs)
+        return Forward(fn, inputs)
+
+    return decorate
+
+
+def _check(fn: Any, cls: Any) -> None:
+    name, where = fn.__qualname__, _Where(fn)
+    if not is_inputs(cls):
+        raise DeclarationError(f"@forward {name}: inputs={cls!r} is not an @inputs class", site=where)
+    found = list(inspect.signature(fn).parameters.values())
+    if len(found) != 2:
+        names = ", ".join(p.name for p in found)
+        raise DeclarationError(
+            f"@forward {name}: expected two parameters (model, inputs), found {len(found)} ({names}).",
+            hint=f"read the inputs from one value: def {name}(m: ..., b: {cls.__name__}) -> Tensor",
+            site=where,
+        )
+    try:
+        hints: dict[str, Any] = get_type_hints(fn)
+    except NameError:  # a name that exists only under TYPE_CHECKING, or is local to a function
+        return
+    hint = hints.get(found[1].name)
+    if hint is not None and hint is not cls:
+        shown = getattr(hint, "__name__", hint)
+        raise DeclarationError(
+            f"@forward {name}: parameter {found[1].name!r} is annotated {shown} but inputs={cls.__name__}", site=where
+        )
+    model = hints.get(found[0].name)
+    if inspect.isclass(model) and not hasattr(model, "__tg_module__"):
+        raise DeclarationError(
+            f"@forward {name}: parameter {found[0].name!r} is annotated {model.__name__}, which is not a @module class",
+            site=where,
+        )

@@ -1,0 +1,262 @@
+"""`@inputs`: the typed declaration of what a forward reads.
+
+Each field is a descriptor that reads as a tensor and is constructed from an array, so that
+the keyword arguments of `step` have names and array dtypes that checkers know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypeIs, dataclass_transform
+
+from tgdsl.dtypes import NUMPY, DType
+from tgdsl.errors import DeclarationError, DimError, InputError
+from tgdsl.ir import AnyTensor, Graph, IntTensor, Sized, Tensor, TensorType
+from tgdsl.ops.leaves import declare
+
+X = TypeVar("X", bound=AnyTensor[Any])
+V = TypeVar("V")
+T = TypeVar("T")
+TENSORS, ARRAYS, DIMS = "_tg_tensors", "_tg_arrays", "_tg_dims"
+
+
+class Input(Generic[X, V]):
+    """The declaration of one input: dtype, dims, and for integers their bound."""
+
+    name: str = "?"
+
+    def __init__(self, kind: type[X], dims: tuple[int | str, ...], below: int | None = None) -> None:
+        """Made by `f32` and `i32`."""
+        self.kind, self.dims, self.below = kind, dims, below
+        for d in dims:
+            if isinstance(d, bool) or not isinstance(d, (int, str)):
+                raise DeclarationError(f"{self!r}: a dim is an int or a name, got {d!r}")
+            if isinstance(d, int) and d < 1:
+                raise DeclarationError(f"{self!r}: zero-size axes are not supported")
+            if isinstance(d, str) and not d.isidentifier():
+                raise DeclarationError(f"{self!r}: {d!r} is not a name for a dim")
+        if below is not None and (isinstance(below, bool) or below < 1):
+            raise DeclarationError(f"{self!r}: below must be at least 1")
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype."""
+        return self.kind.dtype
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, obj: None, owner: type, /) -> Input[X, V]: ...
+    @overload
+    def __get__(self, obj: object, owner: type, /) -> X: ...
+    def __get__(self, obj: object | None, owner: type, /) -> Any:
+        return self if obj is None else obj.__dict__[TENSORS][self.name]
+
+    if TYPE_CHECKING:
+
+        def __set__(self, obj: object, value: V, /) -> None: ...
+
+    def __repr__(self) -> str:
+        bound = [] if self.below is None else [f"below={self.below}"]
+        return f"{self.kind.dtype}({', '.join([*map(repr, self.dims), *bound])})"
+
+
+F32: TypeAlias = Input[Tensor, NDArray[np.float32]]
+I32: TypeAlias = Input[IntTensor, NDArray[np.int32]]
+
+
+def f32(*dims: int | str) -> F32:
+    """Declare an f32 input; a string names a dim."""
+    return Input(Tensor, dims)
+
+
+def i32(*dims: int | str, below: int | None = None) -> I32:
+    """Declare an i32 input, and that its values are in `[0, below)`, which is checked."""
+    return Input(IntTensor, dims, below)
+
+
+class HeldTensor(Tensor):
+    """An f32 input outside of a trace: its array."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: NDArray[np.float32]) -> None:
+        """Hold an array."""
+        super().__init__(TensorType(array.shape))
+        self._array = array
+
+    def numpy(self) -> NDArray[np.float32]:
+        """The array."""
+        return self._array
+
+
+class HeldIntTensor(IntTensor):
+    """An i32 input outside of a trace: its array."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: NDArray[np.int32]) -> None:
+        """Hold an array."""
+        super().__init__(TensorType(array.shape, "i32"))
+        self._array = array
+
+    def numpy(self) -> NDArray[np.int32]:
+        """The array."""
+        return self._array
+
+
+def is_array(x: object) -> TypeIs[NDArray[Any]]:
+    """Whether `x` is a NumPy array."""
+    return isinstance(x, np.ndarray)
+
+
+def is_inputs(cls: object) -> bool:
+    """Whether `cls` is an `@inputs` class."""
+    return hasattr(cls, "__tg_inputs__")
+
+
+def specs(cls: Any) -> dict[str, Input[Any, Any]]:
+    """The declarations of an `@inputs` class by name."""
+    out: dict[str, Input[Any, Any]] = cls.__tg_inputs__
+    return out
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(f32, i32))
+def inputs(cls: type[T], /) -> type[T]:
+    """Declare what a forward reads: a class of `f32` and `i32` fields.
+
+    Example:
+        >>> @inputs
+        ... class Batch:
+        ...     x: F32 = f32("B", 1)
+        ...     y: I32 = i32("B", below=10)
+        >>> Batch(x=np.zeros((2, 1), np.float32), y=np.array([3, 12], np.int32))
+        Traceback (most recent call last):
+        tgdsl.errors.InputError: Batch.y: expected i32('B', below=10), got values from 3 to 12
+    """
+    declared: dict[str, Input[Any, Any]] = dict(getattr(cls, "__tg_inputs__", {}))
+    for field in cls.__dict__.get("__annotations__", {}):
+        value = cls.__dict__.get(field)
+        if not isinstance(value, Input):
+            raise DeclarationError(
+                f"@inputs {cls.__name__}: field {field!r} declares no shape.\n"
+                f'  write: {field}: F32 = f32("B", ...)   or   {field}: I32 = i32("B", ...)'
+            )
+        if field.startswith("_"):
+            raise DeclarationError(f"@inputs {cls.__name__}: {field!r} begins with an underscore, which is reserved")
+        declared[field] = value
+    kind: Any = cls
+    kind.__tg_inputs__ = declared
+    kind.__init__ = _init
+    kind.__repr__ = _show
+    kind.__setattr__ = _refuse
+    return cls
+
+
+def _init(self: Any, **arrays: Any) -> None:
+    name, declared = type(self).__name__, specs(type(self))
+    for key in arrays:
+        if key not in declared:
+            raise InputError(f"{name}: unknown input {key!r}; declared: {', '.join(declared)}")
+    for key, spec in declared.items():
+        if key not in arrays:
+            raise InputError(f"{name}: missing input {key!r}, declared as {spec!r}")
+    dims: dict[str, tuple[int, str]] = {}
+    for key, spec in declared.items():
+        _check(name, key, spec, arrays[key], dims)
+    held = {k: HeldTensor(arrays[k]) if s.dtype == "f32" else HeldIntTensor(arrays[k]) for k, s in declared.items()}
+    self.__dict__[TENSORS] = held
+    self.__dict__[ARRAYS] = dict(arrays)
+    self.__dict__[DIMS] = {d: n for d, (n, _) in dims.items()}
+
+
+def _check(name: str, key: str, spec: Input[Any, Any], array: object, dims: dict[str, tuple[int, str]]) -> None:
+    numpy_dtype = NUMPY[spec.dtype]
+    if not is_array(array) or array.dtype != numpy_dtype:
+        got = f"{array.dtype} array of shape {list(array.shape)}" if is_array(array) else type(array).__name__
+        raise InputError(
+            f"{name}.{key}: expected {spec!r}, got {got}", hint=f"np.asarray({key}, dtype=np.{numpy_dtype.__name__})"
+        )
+    if array.ndim != len(spec.dims):
+        raise InputError(f"{name}.{key}: expected {spec!r} (rank {len(spec.dims)}), got shape {list(array.shape)}")
+    for axis, (want, n) in enumerate(zip(spec.dims, array.shape, strict=True)):
+        if n < 1:
+            raise InputError(f"{name}.{key}: axis {axis} is empty; zero-size axes are not supported")
+        if isinstance(want, int):
+            if want != n:
+                raise InputError(
+                    f"{name}.{key}: expected {spec!r}, got shape {list(array.shape)}; axis {axis} must be {want}, is {n}"
+                )
+        elif dims.setdefault(want, (n, f"{key} axis {axis}"))[0] != n:
+            m, there = dims[want]
+            raise InputError(f"{name}: dim {want!r} is {m} in {there} and {n} in {key} axis {axis}")
+    if spec.below is not None:
+        lo, hi = int(array.min()), int(array.max())
+        if lo < 0 or hi >= spec.below:
+            raise InputError(f"{name}.{key}: expected {spec!r}, got values from {lo} to {hi}")
+
+
+def _show(self: Any) -> str:
+    shown = (f"{k}={list(a.shape)}" for k, a in self.__dict__.get(ARRAYS, {}).items())
+    return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _refuse(self: Any, name: str, value: Any) -> None:
+    from tgdsl.errors import FrozenError  # noqa: PLC0415
+
+    raise FrozenError(f"{type(self).__name__} is immutable; build a new one")
+
+
+def batch_arrays(batch: Any) -> dict[str, NDArray[Any]]:
+    """The arrays of an `@inputs` value by name."""
+    out: dict[str, NDArray[Any]] = batch.__dict__[ARRAYS]
+    return out
+
+
+def batch_dims(batch: Any) -> dict[str, int]:
+    """The sizes of the named dims of an `@inputs` value."""
+    out: dict[str, int] = batch.__dict__[DIMS]
+    return out
+
+
+def batch_size(batch: Any) -> int:
+    """The size of the first axis of the first input; 1 if that is a scalar."""
+    first = next(iter(batch_arrays(batch).values()), None)
+    return int(first.shape[0]) if first is not None and first.ndim else 1
+
+
+def dims_of(cls: Any) -> list[str]:
+    """The names of the dims of an `@inputs` class, in the order of declaration."""
+    return list(dict.fromkeys(d for s in specs(cls).values() for d in s.dims if isinstance(d, str)))
+
+
+def name_of(cls: Any) -> str:
+    """The name of an `@inputs` class."""
+    return str(cls.__name__)
+
+
+def bind_inputs(cls: Any, dims: Mapping[str, int], graph: Graph) -> Any:
+    """A value of an `@inputs` class whose fields are tensors of the trace."""
+    need = dims_of(cls)
+    if extra := [d for d in dims if d not in need]:
+        raise DimError(f"{cls.__name__} has no dim {extra[0]!r}; its dims are: {', '.join(need) or 'none'}")
+    if missing := [d for d in need if d not in dims]:
+        raise DimError(f"{cls.__name__}: dim {missing[0]!r} is not bound; pass dims={{{missing[0]!r}: ...}}")
+    for d, n in dims.items():
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+            raise DimError(f"{cls.__name__}: dim {d!r} must be an int of at least 1, got {n!r}")
+    below = graph.facts.setdefault("below", {})
+    tensors: dict[str, Any] = {}
+    for key, spec in specs(cls).items():
+        shape = tuple(Sized(int(dims[d]), d) if isinstance(d, str) else d for d in spec.dims)
+        tensors[key] = declare(graph, "input", key, TensorType(shape, spec.dtype))
+        if spec.below is not None:
+            below[key] = spec.below
+    self = object.__new__(cls)
+    self.__dict__[TENSORS] = tensors
+    return self
