@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgdsl import frontend
-from tgdsl.errors import InputError, OptionError
+from tgdsl.errors import InputError, OptionError, int_option
 
 B = TypeVar("B")
 Arrays = Mapping[str, NDArray[Any]]
@@ -23,8 +23,7 @@ class Minibatches(Generic[B]):
 
     def __init__(self, data: Any, batch: int, *, shuffle: bool, seed: int, drop_last: bool) -> None:
         """Made by `minibatches`."""
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise OptionError(f"minibatches: batch must be an int >= 1, got {batch!r}")
+        int_option("minibatches: batch", batch, 1)
         self._sliced, self._whole, self._make = _parts(data)
         sizes = {name: len(array) for name, array in self._sliced.items()}
         if len(set(sizes.values())) != 1:

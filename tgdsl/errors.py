@@ -8,6 +8,7 @@ what is wrong, one line per operand, a hint, and the user's own line with a care
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class TgdslError(Exception):
@@ -70,6 +71,13 @@ class DimError(TgdslError, ValueError):
 
 class OptionError(TgdslError, ValueError):
     """An option (a learning rate, a seed, the name of a backend) has a value that is refused."""
+
+
+def int_option(what: str, value: Any, least: int) -> int:
+    """`value`, refused unless it is an int of at least `least`; `what` begins the message."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{what} must be an int >= {least}, got {value!r}")
+    return value
 
 
 class ShapeError(TgdslError, ValueError):

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import attrs
 from typing_extensions import assert_never
 
-from tgdsl.errors import OptionError
+from tgdsl.errors import OptionError, int_option
 
 
 def _finite(self: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -27,8 +27,7 @@ def _finite(self: object, attribute: attrs.Attribute[Any], value: object) -> Non
 
 def _at_least(least: int) -> Any:
     def check(self: object, attribute: attrs.Attribute[Any], value: object) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise OptionError(f"lr.{_kind(self)}: {attribute.name} must be an int >= {least}, got {value!r}")
+        int_option(f"lr.{_kind(self)}: {attribute.name}", value, least)
 
     return check
 

@@ -162,10 +162,11 @@ def load(engine: Engine, step: StepGraphs, store: Store, slots: int = SLOTS) -> 
     if isinstance(engine, NumpyEngine):
         ready = engine.load(step, store)  # type: ignore[arg-type]
         return Loaded(ready, ready.kernel_count, ready.bytes_moved)
-    from tgdsl.codegen import generate  # noqa: PLC0415  (NumPy users need no compiler)
+    from tgdsl.codegen import Target, generate  # noqa: PLC0415  (NumPy users need no compiler)
 
     device: Any = engine
-    program = generate(step, limits=device.limits)
+    software = device.limits.software
+    program = generate(step, Target(device.limits.max_bindings, lanes=2 if software else 131072, software=software))
     return Loaded(device.load(program, store, slots), program.kernel_count, program.bytes_moved, program)
 
 

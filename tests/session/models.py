@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tgdsl import F32, Arg, Linear, Tensor, arg, f32, forward, inputs, module, param
-from tgdsl.ops import capture, mean, relu, square
+from tgdsl import F32, Arg, Linear, Tensor, arg, capture, f32, forward, inputs, module, param
+from tgdsl.ops import mean, relu, square
 
 Arrays = dict[str, np.ndarray]
 

@@ -9,14 +9,14 @@ from typing import Any, ParamSpec, TypeVar, overload
 import numpy as np
 
 from tgdsl.errors import DeclarationError, ShapeError, TraceError
-from tgdsl.ir import AnyTensor, Graph, Tensor, current_graph, is_tracing, operand_error, tracing, user_site
+from tgdsl.ir import AnyTensor, Graph, Tensor, current_graph, operand_error, tracing, user_site
+from tgdsl.ops import capture as capture
 
 from .forward import Forward
 from .inputs import bind_inputs
 from .module import is_module
 from .tree import bind
 
-A = TypeVar("A", bound=AnyTensor[Any])
 M = TypeVar("M")
 B = TypeVar("B")
 P = ParamSpec("P")
@@ -84,34 +84,6 @@ def _closed(graph: Graph) -> Generator[None]:
         yield
     finally:
         graph.captures_open = before
-
-
-def capture(name: str, x: A) -> A:
-    """Publish a value under a name; it can be read with the results of `with_captures`.
-
-    Plain `step` and `run` do not compute it, so a capture in the source costs nothing.
-
-    Args:
-        name: A name that is new in this trace.
-        x: Any tensor.
-
-    Returns:
-        `x` itself.
-
-    Raises:
-        TraceError: If the name was captured before.
-    """
-    if not is_tracing():
-        return x
-    graph = current_graph("capture")
-    if not graph.captures_open:
-        return x
-    if name in graph.captures:
-        raise TraceError(f"capture: {name!r} is captured twice", site=user_site())
-    if x.graph is not graph:
-        raise TraceError(f"capture: {x!r} does not belong to this trace", site=user_site())
-    graph.captures[name] = x
-    return x
 
 
 def update(state: Tensor, value: Tensor) -> None:

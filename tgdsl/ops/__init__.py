@@ -15,6 +15,7 @@ from .activations import tanh as tanh
 from .attention import attention as attention
 from .attention import merge_heads as merge_heads
 from .attention import split_heads as split_heads
+from .capturing import capture as capture
 from .compare import cast as cast
 from .compare import equal as equal
 from .compare import greater as greater

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import attrs
 import numpy as np
@@ -175,7 +175,9 @@ def _compile_update(
 class NumpyEngine:
     """NumPy on the host."""
 
-    name: Final[Literal["wgpu", "numpy"]] = "numpy"
+    def __init__(self) -> None:
+        """There is nothing to open."""
+        self.name: Literal["wgpu", "numpy"] = "numpy"
 
     @property
     def description(self) -> str:

@@ -146,7 +146,7 @@ class Programs:
         self._entries.clear()
 
 
-def check_dims(owner: str, names: tuple[str, ...], dims: Mapping[str, int]) -> dict[str, int]:
+def check_dims(owner: str, names: tuple[str, ...], dims: Mapping[str, Any]) -> dict[str, int]:
     """Refuse unknown names and sizes below 1."""
     for name, size in dims.items():
         if name not in names:

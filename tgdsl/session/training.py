@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgdsl import checkpoint, frontend
-from tgdsl.errors import HandleError, InputError, OptionError
+from tgdsl.errors import HandleError, InputError, int_option
 from tgdsl.frontend import Forward
 from tgdsl.lr import Schedule, check_schedule, resolve_lr
 from tgdsl.optim.base import Optimizer
@@ -99,10 +99,8 @@ class Trained(Handle[M], Generic[M, B, P]):
             read_every: Steps per yielded result; those between are never read.
             group: Steps per submission at most; a submission also ends where a result is yielded.
         """
-        for name, value in (("read_every", read_every), ("group", GROUP if group is None else group)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise OptionError(f"steps: {name} must be an int >= 1, got {value!r}")
-        return self._steps(batches, read_every, GROUP if group is None else group)
+        int_option("steps: read_every", read_every, 1)
+        return self._steps(batches, read_every, GROUP if group is None else int_option("steps: group", group, 1))
 
     def _steps(self, batches: Iterable[B], read_every: int, group: int) -> Iterator[StepResult]:
         waiting: list[B] = []

@@ -1,0 +1,1 @@
+"""Programs on a device. Nothing here knows a graph."""
