@@ -99,7 +99,9 @@ def _parts(data: Any) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]],
             f"minibatches: expected an @inputs value or arrays by name, got {type(data).__name__}"
         )
     arrays = frontend.batch_arrays(data)
-    leading = {n: spec.dims[0] if spec.dims else None for n, spec in frontend.specs(type(data)).items()}
+    leading = {
+        n: spec.dims[0] if spec.dims else None for n, spec in frontend.specs(type(data)).items()
+    }
     dim = next(iter(leading.values()))
     if not isinstance(dim, str):
         raise InputError(

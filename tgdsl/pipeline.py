@@ -16,12 +16,13 @@ import attrs
 
 from tgdsl import frontend
 from tgdsl.autograd import gradients
+from tgdsl.dtypes import ITEMSIZE
 from tgdsl.errors import DeviceError, GradientError, OptionError, ShapeError
 from tgdsl.ir import Graph, tracing
 from tgdsl.ops import is_finite, where
 from tgdsl.ops.leaves import leaves
 from tgdsl.optim.base import Optimizer, decays
-from tgdsl.optim.step import EMPTY, ArenaLayout, StepGraphs
+from tgdsl.optim.step import ArenaLayout, StepGraphs
 from tgdsl.optim.update import Update, build_update
 from tgdsl.program import Engine, Executable, Program, Store
 from tgdsl.reference.numpy_engine import NumpyEngine
@@ -30,7 +31,9 @@ log = logging.getLogger("tgdsl")
 
 Backend: TypeAlias = Literal["auto", "wgpu", "numpy"]
 SLOTS = 16
-"""Steps that may be recorded into one submission."""
+"""Steps that may be recorded into one submission, unless their inputs are large."""
+_INPUT_BYTES = 64 << 20
+"""What the inputs of all steps of a submission may take on the device."""
 
 _engines: dict[Backend, Engine] = {}
 _locks: WeakKeyDictionary[Engine, threading.RLock] = WeakKeyDictionary()
@@ -52,7 +55,13 @@ def layout_of(model: object, optimizer: Optimizer | None) -> Layout:
     """Lay out the parameters and states of a model."""
     declared = frontend.parameters(model)
     trainable = {n: p for n, p in declared.items() if p.trainable}
-    decay = {n: optimizer is not None and decays(optimizer, n, p.decay, frontend.init.decays_by_default(p.initial)) for n, p in trainable.items()}
+    decay = {
+        name: optimizer is not None
+        and decays(
+            optimizer, name, declared=p.decay, default=frontend.init.decays_by_default(p.initial)
+        )
+        for name, p in trainable.items()
+    }
     return Layout(
         ArenaLayout.of((n, p.shape) for n, p in trainable.items()),
         ArenaLayout.of((n, p.shape) for n, p in declared.items() if n not in trainable),
@@ -101,11 +110,15 @@ def _seed(loss: Any) -> Any:
     return where(is_finite(loss), 1.0, 3e38)
 
 
-def trace_forward(model: object, forward: Any, layout: Layout, dims: Mapping[str, int]) -> StepGraphs:
+def trace_forward(
+    model: object, forward: Any, layout: Layout, dims: Mapping[str, int]
+) -> StepGraphs:
     """Trace a forward for evaluation; the next values of states are not computed."""
     graph = frontend.trace(model, forward, dims=dims)
     (out,) = graph.outputs
-    step = StepGraphs(graph, {"output": out, **_captures(graph)}, layout.params, layout.frozen, layout.state)
+    step = StepGraphs(
+        graph, {"output": out, **_captures(graph)}, layout.params, layout.frozen, layout.state
+    )
     return evaluation(step)
 
 
@@ -162,12 +175,21 @@ def load(engine: Engine, step: StepGraphs, store: Store, slots: int = SLOTS) -> 
     if isinstance(engine, NumpyEngine):
         ready = engine.load(step, store)  # type: ignore[arg-type]
         return Loaded(ready, ready.kernel_count, ready.bytes_moved)
-    from tgdsl.codegen import Target, generate  # noqa: PLC0415  (NumPy users need no compiler)
+    from tgdsl.codegen import Target, generate  # NumPy users need no compiler
 
     device: Any = engine
+    slots = max(1, min(slots, _INPUT_BYTES // max(1, _input_bytes(step))))
     software = device.limits.software
-    program = generate(step, Target(device.limits.max_bindings, lanes=2 if software else 131072, software=software))
-    return Loaded(device.load(program, store, slots), program.kernel_count, program.bytes_moved, program)
+    program = generate(
+        step, Target(device.limits.max_bindings, lanes=2 if software else 131072, software=software)
+    )
+    return Loaded(
+        device.load(program, store, slots), program.kernel_count, program.bytes_moved, program
+    )
+
+
+def _input_bytes(step: StepGraphs) -> int:
+    return sum(node.type.size * ITEMSIZE for node in leaves(step.graph, "input").values())
 
 
 def choose_engine(backend: Backend = "auto") -> Engine:
@@ -182,14 +204,18 @@ def choose_engine(backend: Backend = "auto") -> Engine:
         wanted = backend if backend != "auto" else _from_environment()
         if wanted not in _engines:
             _engines[wanted], why = _open(wanted)
-            log.info("backend %s: %s (%s)", _engines[wanted].name, _engines[wanted].description, why)
+            log.info(
+                "backend %s: %s (%s)", _engines[wanted].name, _engines[wanted].description, why
+            )
         return _engines[wanted]
 
 
 def _from_environment() -> Backend:
     value: Any = os.environ.get("TGDSL_BACKEND", "auto")
     if value not in get_args(Backend):
-        raise OptionError(f"TGDSL_BACKEND must be one of {', '.join(get_args(Backend))}, got {value!r}")
+        raise OptionError(
+            f"TGDSL_BACKEND must be one of {', '.join(get_args(Backend))}, got {value!r}"
+        )
     chosen: Backend = value
     return chosen
 
@@ -197,14 +223,19 @@ def _from_environment() -> Backend:
 def _open(backend: Backend) -> tuple[Engine, str]:
     if backend == "numpy":
         return NumpyEngine(), "asked for by name"
-    from tgdsl.runtime import wgpu_engine  # noqa: PLC0415  (importing wgpu takes a while)
+    from tgdsl.runtime import wgpu_engine  # importing wgpu takes a while
 
     if backend == "wgpu":
         return wgpu_engine.WgpuEngine(), "asked for by name"
+    known: Any = _engines.get("wgpu")
     try:
-        return wgpu_engine.WgpuEngine(hardware_only=True), "a hardware adapter was found"
+        if known is None or known.limits.software:
+            known = wgpu_engine.WgpuEngine(hardware_only=True)
+        # Both names must mean one device, or calls of the two would not be ordered.
+        _engines["wgpu"] = known
+        return known, "a hardware adapter was found"
     except DeviceError as error:
-        return NumpyEngine(), f"no hardware adapter: {error}"
+        return _engines.setdefault("numpy", NumpyEngine()), f"no hardware adapter: {error}"
 
 
 def lock_of(engine: Engine) -> threading.RLock:

@@ -184,7 +184,10 @@ class Executable(Protocol):
 class Engine(Protocol):
     """A place to run."""
 
-    name: Literal["wgpu", "numpy"]
+    @property
+    def name(self) -> Literal["wgpu", "numpy"]:
+        """Which kind it is."""
+        ...
 
     @property
     def description(self) -> str:

@@ -24,7 +24,9 @@ STEPS = 5
 def start_and_gradients() -> tuple[list[float], list[list[float]]]:
     """Numbers of different sizes, the same wherever this is run."""
     start = [((7 * i) % 11 - 5) / 4 for i in range(6)]
-    grads = [[((5 * i + 3 * t) % 13 - 6) * 10.0 ** ((i % 3) - 2) for i in range(6)] for t in range(STEPS)]
+    grads = [
+        [((5 * i + 3 * t) % 13 - 6) * 10.0 ** ((i % 3) - 2) for i in range(6)] for t in range(STEPS)
+    ]
     return start, grads
 
 
@@ -51,7 +53,7 @@ def schedules(torch: Any) -> dict[str, list[float]]:
 
 def main() -> None:
     """Print the parameters after each step of each case."""
-    import torch  # noqa: PLC0415
+    import torch
 
     out = {}
     for name, (cls, options, clip) in CASES.items():

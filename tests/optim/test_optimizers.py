@@ -29,7 +29,13 @@ Arrays = dict[str, np.ndarray]
 class Host:
     """Runs an optimizer's update graph in f64 on one parameter per given shape."""
 
-    def __init__(self, optimizer: Optimizer, shapes: Mapping[str, tuple[int, ...]], decay: Mapping[str, bool], **options: Any) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        shapes: Mapping[str, tuple[int, ...]],
+        decay: Mapping[str, bool],
+        **options: Any,
+    ) -> None:
         self.optimizer = optimizer
         self.layout = ArenaLayout.of(shapes.items())
         self.update = build_update(optimizer, self.layout, decay, **options)
@@ -116,7 +122,9 @@ def test_eps_before_the_correction_is_the_form_of_the_paper() -> None:
     st.lists(st.integers(1, 150), min_size=1, max_size=4),
     st.data(),
 )
-def test_padding_stays_zero_and_parameters_do_not_mix(case: str, sizes: list[int], data: st.DataObject) -> None:
+def test_padding_stays_zero_and_parameters_do_not_mix(
+    case: str, sizes: list[int], data: st.DataObject
+) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     shapes = {f"p{i}": (n,) for i, n in enumerate(sizes)}
     decay = {n: data.draw(st.booleans()) for n in shapes}
@@ -168,10 +176,16 @@ def test_a_step_that_is_not_finite_and_those_after_it_change_nothing(bad: float)
 
 def test_explicit_flag_wins_over_filter_wins_over_default() -> None:
     optimizer = AdamW(0.1, decay_filter=lambda name: name.endswith("w"))
-    assert [decays(optimizer, "w", flag, False) for flag in (True, False, None)] == [True, False, True]
-    assert [decays(optimizer, "b", None, default) for default in (True, False)] == [False, False]
-    assert [decays(AdamW(0.1), "b", None, default) for default in (True, False)] == [True, False]
-    assert not decays(Adam(0.1), "w", True, True)
+    assert [
+        decays(optimizer, "w", declared=flag, default=False) for flag in (True, False, None)
+    ] == [True, False, True]
+    assert [
+        decays(optimizer, "b", declared=None, default=default) for default in (True, False)
+    ] == [False, False]
+    assert [
+        decays(AdamW(0.1), "b", declared=None, default=default) for default in (True, False)
+    ] == [True, False]
+    assert not decays(Adam(0.1), "w", declared=True, default=True)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +194,14 @@ def test_explicit_flag_wins_over_filter_wins_over_default() -> None:
         (lambda: Adam("x"), r"Adam: lr must be a number or a schedule of tgdsl.lr, got str"),  # type: ignore[arg-type]
         (lambda: Adam(0.1, b1=1.0), r"Adam: b1 must be in \[0.0, 1.0\), got 1.0"),
         (lambda: Adam(0.1, eps=0.0), r"Adam: eps must be in \[1e-30, inf\), got 0.0"),
-        (lambda: AdamW(0.1, weight_decay=-1.0), r"AdamW: weight_decay must be in \[0.0, inf\), got -1.0"),
-        (lambda: AdamW(0.1, clip_grad_norm=0.0), r"AdamW: clip_grad_norm must be in \(0.0, inf\), got 0.0"),
+        (
+            lambda: AdamW(0.1, weight_decay=-1.0),
+            r"AdamW: weight_decay must be in \[0.0, inf\), got -1.0",
+        ),
+        (
+            lambda: AdamW(0.1, clip_grad_norm=0.0),
+            r"AdamW: clip_grad_norm must be in \(0.0, inf\), got 0.0",
+        ),
         (lambda: AdamW(math.nan), r"AdamW: lr must be finite, got nan"),
         (lambda: SGD(0.1, nesterov=True), r"SGD: nesterov needs momentum > 0"),
     ],

@@ -26,7 +26,9 @@ Arrays = dict[str, np.ndarray]
 
 def executable(graph: Graph) -> Callable[[Arrays], list[np.ndarray]]:
     engine = NumpyEngine()
-    loaded = engine.load(StepGraphs(graph, {str(i): t for i, t in enumerate(graph.outputs)}), engine.allocate({}))
+    loaded = engine.load(
+        StepGraphs(graph, {str(i): t for i, t in enumerate(graph.outputs)}), engine.allocate({})
+    )
 
     def run(feeds: Arrays) -> list[np.ndarray]:
         (ticket,) = loaded.submit([StepData(feeds, {"key0": 1, "key1": 2})])
@@ -103,7 +105,9 @@ def test_select_does_not_mix_bits_of_what_it_leaves_out() -> None:
     np.testing.assert_array_equal(got[1], np.where(feeds["c"], bad, np.float32(0)))
 
 
-def states(fn: Callable[..., dict[str, Tensor]], values: Arrays) -> tuple[Callable[[], Arrays], Arrays]:
+def states(
+    fn: Callable[..., dict[str, Tensor]], values: Arrays
+) -> tuple[Callable[[], Arrays], Arrays]:
     """A step that only updates states; returns a function that runs it and what it returned."""
     layout = ArenaLayout.of((n, a.shape) for n, a in values.items())
     graph = Graph()
@@ -151,8 +155,13 @@ def test_a_gradient_that_two_parameters_share_reaches_both() -> None:
     assert grads["a"].node is grads["b"].node
     engine = NumpyEngine()
     store = engine.allocate({"params": layout.size, "grads": layout.size})
-    engine.load(StepGraphs(graph, {"loss": loss}, layout, grads=grads), store).submit([StepData({}, {})])
-    assert {n: v.tolist() for n, v in store.views("grads", layout).items()} == {"a": [1.0] * 3, "b": [1.0] * 3}
+    engine.load(StepGraphs(graph, {"loss": loss}, layout, grads=grads), store).submit(
+        [StepData({}, {})]
+    )
+    assert {n: v.tolist() for n, v in store.views("grads", layout).items()} == {
+        "a": [1.0] * 3,
+        "b": [1.0] * 3,
+    }
 
 
 def test_inputs_are_copied_and_results_are_not_reused() -> None:

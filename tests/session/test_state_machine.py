@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.session.models import Batch, Line, Oracle, batch, line, line_loss
 from tgdsl import Adam, Inference, StepResult, Trained, compile_module
@@ -37,7 +43,11 @@ class Machine(RuleBasedStateMachine):
     @initialize(seed=seeds)
     def start(self, seed: int) -> None:
         self.train: Trained[Line, Batch, Any] = compile_module(
-            Line(), line_loss, optimizer=Adam(0.05, clip_grad_norm=2.0), seed=seed, backend=self.backend
+            Line(),
+            line_loss,
+            optimizer=Adam(0.05, clip_grad_norm=2.0),
+            seed=seed,
+            backend=self.backend,
         )
         self.infer: Inference[Any, Any, Any, Any] = self.train.compile_forward(line)
         self.oracle = Oracle(self.train.download_params(), 0.05, 2.0)
@@ -51,12 +61,18 @@ class Machine(RuleBasedStateMachine):
             a[...] = np.nan  # the call must have copied them
         self.queued.append((result, self.oracle.step(**copies), self.oracle.step_number))
 
-    @rule(first=seeds, count=st.integers(1, 5), group=st.integers(1, 4), read_every=st.integers(1, 3))
+    @rule(
+        first=seeds, count=st.integers(1, 5), group=st.integers(1, 4), read_every=st.integers(1, 3)
+    )
     def steps(self, first: int, count: int, group: int, read_every: int) -> None:
         made = [batch(first + i) for i in range(count)]
-        losses = {self.oracle.step_number + 1: self.oracle.step(**made[0])}
-        losses |= {self.oracle.step_number + 1: self.oracle.step(**b) for b in made[1:]}
-        results = list(self.train.steps((Batch(**b) for b in made), read_every=read_every, group=group))
+        losses: dict[int, float] = {}
+        for b in made:
+            loss = self.oracle.step(**b)
+            losses[self.oracle.step_number] = loss
+        results = list(
+            self.train.steps((Batch(**b) for b in made), read_every=read_every, group=group)
+        )
         assert [r.step for r in results] == [n for n in losses if n % read_every == 0]
         for r in results:
             np.testing.assert_allclose(r.loss, losses[r.step], **close)
@@ -71,7 +87,9 @@ class Machine(RuleBasedStateMachine):
     @rule(seed=seeds, size=sizes)
     def run_loss(self, seed: int, size: int) -> None:
         arrays = batch(seed, size)
-        np.testing.assert_allclose(self.train.run(**arrays).output, self.oracle.loss(**arrays), **close)
+        np.testing.assert_allclose(
+            self.train.run(**arrays).output, self.oracle.loss(**arrays), **close
+        )
 
     @rule(seed=seeds, size=sizes)
     def predict(self, seed: int, size: int) -> None:
@@ -141,8 +159,14 @@ class Machine(RuleBasedStateMachine):
             (InputError, lambda: self.train.step(x=good["x"], y=good["y"][:3])),
             (InputError, lambda: self.train.step(x=good["x"].astype(np.float64), y=good["y"])),
             (ParameterError, lambda: self.train.upload_params({"w": np.zeros(3, np.float32)})),
-            (ParameterError, lambda: self.train.upload_params({"w": good["y"], "b": np.zeros(1, np.float32)})),
-            (ParameterError, lambda: self.train.upload_params({"w": np.zeros(3, np.float32), "c": good["y"]})),
+            (
+                ParameterError,
+                lambda: self.train.upload_params({"w": good["y"], "b": np.zeros(1, np.float32)}),
+            ),
+            (
+                ParameterError,
+                lambda: self.train.upload_params({"w": np.zeros(3, np.float32), "c": good["y"]}),
+            ),
         ]
         error, call = calls[which]
         with pytest.raises(error):

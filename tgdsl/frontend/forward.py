@@ -95,7 +95,7 @@ def _check(fn: Any, cls: Any) -> None:
     except NameError:  # a name that exists only under TYPE_CHECKING, or is local to a function
         return
     hint = hints.get(found[1].name)
-    if hint is not None and hint is not cls:
+    if hint is not None and hint is not Any and hint is not cls:
         shown = getattr(hint, "__name__", hint)
         raise DeclarationError(
             f"@forward {name}: parameter {found[1].name!r} is annotated {shown} but inputs={cls.__name__}", site=where

@@ -5,10 +5,11 @@ They are data, so that a model compares, prints and can be written to JSON with 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import zlib
-from typing import Any, Literal as TypingLiteral, TypeAlias
+from typing import Any, TypeAlias
+from typing import Literal as Kind
 
 import attrs
 import numpy as np
@@ -25,21 +26,21 @@ class Normal:
     """Normal numbers of mean 0 and deviation `scale`."""
 
     scale: float = 0.02
-    kind: TypingLiteral["normal"] = attrs.field(default="normal", init=False, repr=False)
+    kind: Kind["normal"] = attrs.field(default="normal", init=False, repr=False)
 
 
 @attrs.frozen
 class Zeros:
     """Zeros; such a parameter does not decay by default."""
 
-    kind: TypingLiteral["zeros"] = attrs.field(default="zeros", init=False, repr=False)
+    kind: Kind["zeros"] = attrs.field(default="zeros", init=False, repr=False)
 
 
 @attrs.frozen
 class Ones:
     """Ones; such a parameter does not decay by default."""
 
-    kind: TypingLiteral["ones"] = attrs.field(default="ones", init=False, repr=False)
+    kind: Kind["ones"] = attrs.field(default="ones", init=False, repr=False)
 
 
 @attrs.frozen
@@ -51,21 +52,34 @@ class Kaiming:
     """
 
     gain: float = math.sqrt(2.0)
-    kind: TypingLiteral["kaiming"] = attrs.field(default="kaiming", init=False, repr=False)
+    kind: Kind["kaiming"] = attrs.field(default="kaiming", init=False, repr=False)
+
+
+def _flat(data: Any) -> tuple[float, ...]:
+    array = np.asarray(data)
+    if array.dtype.kind not in "fiu":
+        raise DeclarationError(f"init.literal: expected numbers, got {data!r}")
+    return tuple(float(x) for x in array.reshape(-1))
 
 
 @attrs.frozen
 class Literal:
     """Given numbers, row-major; their count is checked against the shape."""
 
-    data: tuple[float, ...] = attrs.field(converter=lambda d: tuple(float(x) for x in np.asarray(d).reshape(-1)))
-    kind: TypingLiteral["literal"] = attrs.field(default="literal", init=False, repr=False)
+    data: tuple[float, ...] = attrs.field(converter=_flat)
+    kind: Kind["literal"] = attrs.field(default="literal", init=False, repr=False)
 
 
 Init: TypeAlias = Normal | Zeros | Ones | Kaiming | Literal
-InitSpec: TypeAlias = Init | TypingLiteral["randn", "zeros", "ones"]
+InitSpec: TypeAlias = Init | Kind["randn", "zeros", "ones"]
 
-_KINDS: dict[str, type[Any]] = {"normal": Normal, "zeros": Zeros, "ones": Ones, "kaiming": Kaiming, "literal": Literal}
+_KINDS: dict[str, type[Any]] = {
+    "normal": Normal,
+    "zeros": Zeros,
+    "ones": Ones,
+    "kaiming": Kaiming,
+    "literal": Literal,
+}
 
 
 def randn(scale: float = 0.02) -> Normal:
@@ -89,7 +103,7 @@ def kaiming(gain: float = math.sqrt(2.0)) -> Kaiming:
 
 
 def literal(data: Any) -> Literal:
-    """Given numbers."""
+    """Given numbers: an array, or lists of numbers."""
     return Literal(data)
 
 
@@ -108,8 +122,27 @@ def decays_by_default(initial: Init) -> bool:
     return not isinstance(initial, (Zeros, Ones))
 
 
-def values(initial: Init, shape: tuple[int, ...], rng: np.random.Generator, fan_in: int | None = None) -> F32Array:
-    """The first values of one parameter."""
+def misfit(initial: object, shape: tuple[int, ...], fan_in: int | None) -> str | None:
+    """Why a parameter of this shape cannot start like this; None if it can."""
+    if not isinstance(initial, tuple(_KINDS.values())):
+        return f"initial must be an initialiser such as init.Zeros(), got {initial!r}"
+    if isinstance(initial, Literal) and len(initial.data) != math.prod(shape):
+        return f"init.literal has {len(initial.data)} numbers for the shape {list(shape)}"
+    if isinstance(initial, Kaiming) and fan_in is None and len(shape) > 2:
+        return f"the fan-in of the shape {list(shape)} is not known; pass fan_in=..."
+    return None
+
+
+def values(
+    initial: Init, shape: tuple[int, ...], rng: np.random.Generator, fan_in: int | None = None
+) -> F32Array:
+    """The first values of one parameter.
+
+    Raises:
+        ParameterError: If the initialiser does not fit the shape.
+    """
+    if problem := misfit(initial, shape, fan_in):
+        raise ParameterError(problem)
     match initial:
         case Normal(scale=scale):
             return (rng.standard_normal(shape) * scale).astype(np.float32)
@@ -118,11 +151,9 @@ def values(initial: Init, shape: tuple[int, ...], rng: np.random.Generator, fan_
         case Ones():
             return np.ones(shape, np.float32)
         case Kaiming(gain=gain):
-            fan = fan_in if fan_in is not None else int(shape[0]) if shape else 1
+            fan = fan_in if fan_in is not None else shape[0] if shape else 1
             return (rng.standard_normal(shape) * (gain / math.sqrt(fan))).astype(np.float32)
         case Literal(data=data):
-            if len(data) != math.prod(shape):
-                raise ParameterError(f"init.literal: {len(data)} numbers for the shape {list(shape)}")
             return np.array(data, np.float32).reshape(shape)
         case _:
             assert_never(initial)
@@ -130,8 +161,9 @@ def values(initial: Init, shape: tuple[int, ...], rng: np.random.Generator, fan_
 
 def stream(seed: int, path: str) -> np.random.Generator:
     """The random stream of one parameter, so that adding a parameter changes no other."""
-    words = [seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, zlib.crc32(path.encode()), len(path)]
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
+    name = np.frombuffer(hashlib.blake2b(path.encode(), digest_size=16).digest(), "<u4")
+    sequence = np.random.SeedSequence([seed, *(int(word) for word in name)])
+    return np.random.Generator(np.random.Philox(sequence))
 
 
 def to_json(initial: Init) -> str:

@@ -1,135 +1,28 @@
-"""What the body of a `@module` class is made of: symbols, and declarations of slots.
+"""What the body of a `@module` class declares besides arguments: slots of tensors, and children.
 
-In the class body an argument has no value yet, so `Linear(1, hidden)` and `param(dim, dim)`
-are recorded and resolved when the owner is constructed.
+A slot is a `Tensor` with a shape and no value, so that models type-check as the code that
+runs on them. Declarations are functions of the owner: every instance has slots of its own.
 """
 
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, cast, overload
-
-import attrs
 
 from tgdsl.errors import DeclarationError
 from tgdsl.ir import Shape, Tensor, TensorType, show_shape, user_site
 
-from .init import Init, Normal, Zeros, decays_by_default
+from .arg import Arg as Arg
+from .arg import arg as arg
+from .init import Init, Normal, Zeros, decays_by_default, misfit
 
 T = TypeVar("T")
 M = TypeVar("M")
 R = TypeVar("R")
-
-
-class Arg(Generic[T]):
-    """A constructor argument: a symbol in the class body, the value on an instance."""
-
-    name: str = "?"
-
-    def __init__(self, shown: str = "", value_of: Callable[[Any], Any] | None = None, default: Any = attrs.NOTHING) -> None:
-        """Made by `arg` and by arithmetic on symbols."""
-        self._shown, self._value_of, self.default = shown, value_of, default
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = self._shown = name
-        self._value_of = operator.attrgetter(name)
-
-    @overload
-    def __get__(self, obj: None, owner: type, /) -> Arg[T]: ...
-    @overload
-    def __get__(self, obj: object, owner: type, /) -> T: ...
-    def __get__(self, obj: object | None, owner: type, /) -> Any:
-        return self
-
-    if TYPE_CHECKING:  # gives the constructor parameter its type; at run time it would shadow the instance
-
-        def __set__(self, obj: object, value: T | Arg[T], /) -> None: ...
-
-    def value(self, owner: object) -> Any:
-        """The value on a constructed instance."""
-        assert self._value_of is not None
-        return self._value_of(owner)
-
-    def _with(self, sign: str, fn: Callable[[Any, Any], Any], other: Any, *, swapped: bool = False) -> Arg[int]:
-        def value_of(owner: Any) -> Any:
-            a, b = self.value(owner), (other.value(owner) if isinstance(other, Arg) else other)
-            return fn(b, a) if swapped else fn(a, b)
-
-        shown = other._shown if isinstance(other, Arg) else other
-        left, right = (shown, self._shown) if swapped else (self._shown, shown)
-        return cast("Arg[int]", Arg[Any](f"({left} {sign} {right})", value_of))
-
-    def __add__(self: Arg[int], other: int | Arg[int]) -> Arg[int]:
-        return self._with("+", operator.add, other)
-
-    def __radd__(self: Arg[int], other: int) -> Arg[int]:
-        return self._with("+", operator.add, other, swapped=True)
-
-    def __sub__(self: Arg[int], other: int | Arg[int]) -> Arg[int]:
-        return self._with("-", operator.sub, other)
-
-    def __mul__(self: Arg[int], other: int | Arg[int]) -> Arg[int]:
-        return self._with("*", operator.mul, other)
-
-    def __rmul__(self: Arg[int], other: int) -> Arg[int]:
-        return self._with("*", operator.mul, other, swapped=True)
-
-    def __floordiv__(self: Arg[int], other: int | Arg[int]) -> Arg[int]:
-        return self._with("//", operator.floordiv, other)
-
-    def __bool__(self) -> NoReturn:
-        name = self._shown or self._name_in_body()
-        raise DeclarationError(
-            f"argument {name!r} has no value inside the class body; it is a symbol there.",
-            hint=f"move this choice into a @build method, where self.{name} is a plain value",
-            site=user_site(),
-        )
-
-    def _name_in_body(self) -> str:
-        # __set_name__ runs after the class body; until then only the body's own namespace knows.
-        frame = sys._getframe(1)
-        while frame is not None:
-            for key, value in frame.f_locals.items():
-                if value is self and key != "self":
-                    return key
-            if frame.f_back is None:
-                break
-            frame = frame.f_back
-        return "?"
-
-    if not TYPE_CHECKING:  # hidden from the checkers, so that range(n) in a class body is a static error
-
-        def __index__(self) -> NoReturn:
-            self.__bool__()
-
-    def __repr__(self) -> str:
-        return f"<{self._shown}>"
-
-
 Size = int | Arg[int]
-
-
-@overload
-def arg() -> Arg[Any]: ...
-@overload
-def arg(*, default: T) -> Arg[T]: ...
-def arg(*, default: Any = attrs.NOTHING) -> Arg[Any]:
-    """Declare a constructor argument of a `@module` class.
-
-    Args:
-        default: Its default; without one the argument is required.
-
-    Example:
-        >>> @module
-        ... class Net:
-        ...     hidden: Arg[int] = arg(default=4)
-        ...     first: Linear = Linear(1, hidden)
-        >>> Net(hidden=8).first
-        Linear(din=1, dout=8, bias=True)
-    """
-    return Arg(default=default)
+Value = Callable[[Any], Any]
+"""Turns a symbol into its value on the owner; leaves everything else as it is."""
 
 
 class Slot(Tensor):
@@ -141,7 +34,7 @@ class Slot(Tensor):
         return (self.shape,)
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._key() == cast("Slot", other)._key()
+        return isinstance(other, Slot) and type(self) is type(other) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash(self._key())
@@ -154,12 +47,20 @@ class Param(Slot):
         initial: How it starts.
         decay: Whether weight decay applies: True, False, or None for the default.
         trainable: Whether it is trained; otherwise no gradient work is emitted for it.
-        fan_in: What `init.Kaiming` divides by.
+        fan_in: What `init.Kaiming` divides by; None for the first axis.
     """
 
     __slots__ = ("decay", "fan_in", "initial", "trainable")
 
-    def __init__(self, shape: Shape, initial: Init, decay: bool | None, *, trainable: bool = True, fan_in: int | None = None) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        initial: Init,
+        decay: bool | None = None,
+        *,
+        trainable: bool = True,
+        fan_in: int | None = None,
+    ) -> None:
         """Made when a module is constructed."""
         super().__init__(TensorType(shape))
         self.initial, self.decay, self.trainable, self.fan_in = initial, decay, trainable, fan_in
@@ -177,7 +78,11 @@ class Param(Slot):
 
 
 class State(Slot):
-    """A persistent tensor that is not trained; `update` names its next value."""
+    """A persistent tensor that is not trained; `update` names its next value.
+
+    Attributes:
+        initial: How it starts.
+    """
 
     __slots__ = ("initial",)
 
@@ -194,12 +99,16 @@ class State(Slot):
 
 
 class Tied(Slot):
-    """A second name of the parameter at `path`, counted from the root of the model."""
+    """A second name of the parameter at `path`.
+
+    Attributes:
+        path: Where it is, counted from the module that declares this slot or from one around it.
+    """
 
     __slots__ = ("path",)
 
     def __init__(self, path: str) -> None:
-        """Made by `tied`."""
+        """Made when a module is constructed."""
         super().__init__(TensorType(()))
         self.path = path
 
@@ -211,40 +120,70 @@ class Tied(Slot):
 
 
 class Declared:
-    """A slot in a class body; it is made anew for every instance."""
+    """A slot in a class body, before there is an owner.
 
-    def __init__(self, make: Callable[[Callable[[Any], Any]], Slot | None]) -> None:
-        """`make` gets a function that turns symbols into values."""
-        self.make = make
+    Attributes:
+        what: The function that declared it.
+        make: The slot for an owner: `make(value, where)`, where `where` is for messages.
+    """
+
+    def __init__(self, what: str, make: Callable[[Value, str], Slot | None]) -> None:
+        """Made by `param`, `param_if`, `state` and `tied`."""
+        self.what, self.make = what, make
+
+    def __repr__(self) -> str:
+        return f"<{self.what}>"
 
 
-def _sizes(what: str, dims: tuple[Any, ...], value: Callable[[Any], Any]) -> Shape:
-    shape = tuple(value(d) for d in dims)
-    for n in shape:
-        if isinstance(n, bool) or not isinstance(n, int):
-            raise DeclarationError(f"{what}: a size must be an int, got {n!r}", site=user_site())
-        if n < 1:
-            raise DeclarationError(f"{what}: sizes must be at least 1, got {list(shape)}", site=user_site())
-    return shape
+def _size(where: str, n: object) -> int:
+    try:
+        size = operator.index(cast("Any", n))
+    except TypeError:
+        size = 0
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise DeclarationError(f"{where}: a size must be an int, got {n!r}", site=user_site())
+    if size < 1:
+        raise DeclarationError(f"{where}: a size must be at least 1, got {size}", site=user_site())
+    return size
+
+
+def _parameter(
+    dims: tuple[Size, ...],
+    initial: Init | Arg[Init] | None,
+    decay: bool | Arg[bool] | None,
+    fan_in: Size | None,
+    *,
+    trainable: bool | Arg[bool],
+) -> Callable[[Value, str], Param]:
+    def make(value: Value, where: str) -> Param:
+        shape = tuple(_size(where, value(n)) for n in dims)
+        first, fan = value(initial) or Normal(), value(fan_in)
+        fan = None if fan is None else _size(f"{where}: fan_in", fan)
+        if problem := misfit(first, shape, fan):
+            raise DeclarationError(f"{where}: {problem}", site=user_site())
+        return Param(shape, first, value(decay), trainable=value(trainable), fan_in=fan)
+
+    return make
 
 
 def param(
     *dims: Size,
     initial: Init | Arg[Init] | None = None,
-    decay: bool | None = None,
-    trainable: bool = True,
+    decay: bool | Arg[bool] | None = None,
+    trainable: bool | Arg[bool] = True,
     fan_in: Size | None = None,
     init: Literal[False] = False,
 ) -> Tensor:
     """Declare a parameter.
 
     Args:
-        dims: Its sizes: ints, or arguments of the class.
+        dims: Its sizes: ints, or arguments of the class; none for a scalar.
         initial: How it starts; `init.Normal()` when omitted.
         decay: Whether weight decay applies; None leaves it to the optimizer's filter, else to
             the initialiser (zeros and ones do not decay).
         trainable: False makes it a constant of training that can still be uploaded.
-        fan_in: What `init.Kaiming` divides by.
+        fan_in: What `init.Kaiming` divides by; the first axis when omitted, which a
+            parameter of more than two axes must not leave open.
         init: Reserved by `dataclass_transform`; the initial value is `initial`.
 
     Example:
@@ -255,20 +194,16 @@ def param(
         >>> Scale(3).factor
         param[3]
     """
-
-    def make(value: Callable[[Any], Any]) -> Param:
-        shape = _sizes("param", dims, value)
-        return Param(shape, value(initial) or Normal(), decay, trainable=trainable, fan_in=value(fan_in))
-
-    return cast("Tensor", Declared(make))
+    make = _parameter(dims, initial, decay, fan_in, trainable=trainable)
+    return cast("Tensor", Declared("param", make))
 
 
 def param_if(
     when: bool | Arg[bool],
     *dims: Size,
     initial: Init | Arg[Init] | None = None,
-    decay: bool | None = None,
-    trainable: bool = True,
+    decay: bool | Arg[bool] | None = None,
+    trainable: bool | Arg[bool] = True,
     fan_in: Size | None = None,
     init: Literal[False] = False,
 ) -> Tensor | None:
@@ -283,14 +218,9 @@ def param_if(
         fan_in: As of `param`.
         init: Reserved.
     """
-
-    def make(value: Callable[[Any], Any]) -> Param | None:
-        if not value(when):
-            return None
-        shape = _sizes("param_if", dims, value)
-        return Param(shape, value(initial) or Normal(), decay, trainable=trainable, fan_in=value(fan_in))
-
-    return cast("Tensor | None", Declared(make))
+    make = _parameter(dims, initial, decay, fan_in, trainable=trainable)
+    optional = Declared("param_if", lambda value, where: make(value, where) if value(when) else None)
+    return cast("Tensor | None", optional)
 
 
 def state(*dims: Size, initial: Init | Arg[Init] | None = None, init: Literal[False] = False) -> Tensor:
@@ -305,24 +235,37 @@ def state(*dims: Size, initial: Init | Arg[Init] | None = None, init: Literal[Fa
         init: Reserved.
     """
 
-    def make(value: Callable[[Any], Any]) -> State:
-        return State(_sizes("state", dims, value), value(initial) or Zeros())
+    def make(value: Value, where: str) -> State:
+        shape = tuple(_size(where, value(n)) for n in dims)
+        first = value(initial) or Zeros()
+        if problem := misfit(first, shape, None):
+            raise DeclarationError(f"{where}: {problem}", site=user_site())
+        return State(shape, first)
 
-    return cast("Tensor", Declared(make))
+    return cast("Tensor", Declared("state", make))
 
 
 def tied(path: str, *, init: Literal[False] = False) -> Tensor:
     """Declare a second name for a parameter: one parameter, one gradient, the sum of both uses.
 
     Args:
-        path: The dotted path of the parameter from the root of the model, as in `param_names`.
+        path: The dotted path of the parameter, counted from the module that declares this
+            field; where there is none, from the module around that one, and so on.
         init: Reserved.
+
+    Example:
+        >>> @module
+        ... class Tower:
+        ...     first: Linear = Linear(4, 4)
+        ...     again: Tensor = tied("first.w")
+        >>> list(parameters(Tower()))
+        ['first.w', 'first.b']
     """
-    return cast("Tensor", Declared(lambda value: Tied(path)))
+    return cast("Tensor", Declared("tied", lambda value, where: Tied(path)))
 
 
 class Repeated:
-    """`n` modules of one kind, not yet resolved."""
+    """`n` modules of one kind, before there is an owner."""
 
     def __init__(self, n: Any, child: Any) -> None:
         """Made by `repeat`."""

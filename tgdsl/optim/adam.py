@@ -12,13 +12,15 @@ from tgdsl.ir import Tensor
 from tgdsl.lr import Schedule
 from tgdsl.ops import sqrt
 
-from .base import Decay, DecayFilter, number, schedule_field, shrunk, with_l2
+from .base import Decay, DecayFilter, check_lr, number, shrunk, with_l2
 
 _SMALLEST_EPS = 1e-30
 # An eps of zero would turn the zero padding between parameters into 0/0.
 
 
-def adam_scalars(step: int, lr: float, b1: float, b2: float, *, eps_after: bool) -> dict[str, float]:
+def adam_scalars(
+    step: int, lr: float, b1: float, b2: float, *, eps_after: bool
+) -> dict[str, float]:
     """The bias corrections, in f64."""
     root = math.sqrt(1.0 - b2**step)
     size = lr / (1.0 - b1**step)
@@ -60,7 +62,7 @@ class Adam:
             tensorgrad adds it before, which makes it larger in early steps.
     """
 
-    lr: Schedule = schedule_field()
+    lr: Schedule = attrs.field(validator=check_lr)
     b1: float = number(0.9, 0.0, 1.0)
     b2: float = number(0.999, 0.0, 1.0)
     eps: float = number(1e-8, _SMALLEST_EPS)
@@ -100,7 +102,7 @@ class AdamW:
     declared with `decay=True`; PyTorch decays every parameter it is given.
     """
 
-    lr: Schedule = schedule_field()
+    lr: Schedule = attrs.field(validator=check_lr)
     b1: float = number(0.9, 0.0, 1.0)
     b2: float = number(0.999, 0.0, 1.0)
     eps: float = number(1e-8, _SMALLEST_EPS)

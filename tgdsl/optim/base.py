@@ -71,12 +71,12 @@ class Optimizer(Protocol):
         ...
 
 
-def decays(optimizer: Optimizer, name: str, flag: bool | None, default: bool) -> bool:
-    """Whether a parameter decays: its own flag wins, then the filter, then its initialiser's default."""
+def decays(optimizer: Optimizer, name: str, *, declared: bool | None, default: bool) -> bool:
+    """Whether a parameter decays: its declaration wins, then the filter, then its initialiser's default."""
     if optimizer.weight_decay == 0.0:
         return False
-    if flag is not None:
-        return flag
+    if declared is not None:
+        return declared
     if optimizer.decay_filter is not None:
         return bool(optimizer.decay_filter(name))
     return default
@@ -96,12 +96,14 @@ def with_l2(g: Tensor, p: Tensor, rate: float, decay: Decay) -> Tensor:
     return g + rate * p if decay is True else g + (rate * decay) * p
 
 
-def schedule_field() -> Any:
-    """The learning rate, checked when the optimizer is made."""
-    return attrs.field(validator=lambda self, _, value: check_schedule(value, f"{type(self).__name__}: lr"))
+def check_lr(self: object, _: attrs.Attribute[Any], value: object) -> None:
+    """Refuse what is no schedule when the optimizer is made."""
+    check_schedule(value, f"{type(self).__name__}: lr")
 
 
-def number(default: float | None, low: float, high: float = math.inf, *, open_low: bool = False) -> Any:
+def number(
+    default: float | None, low: float, high: float = math.inf, *, open_low: bool = False
+) -> Any:
     """A keyword-only field in `[low, high)`, or `(low, high)`; None stays None."""
 
     def check(self: object, attribute: attrs.Attribute[Any], value: Any) -> None:

@@ -11,10 +11,10 @@ from tgdsl.errors import OptionError
 from tgdsl.ir import Tensor
 from tgdsl.lr import Schedule
 
-from .base import Decay, DecayFilter, number, schedule_field, with_l2
+from .base import Decay, DecayFilter, check_lr, number, with_l2
 
 
-def _needs_momentum(self: SGD, attribute: attrs.Attribute[Any], value: bool) -> None:
+def _needs_momentum(self: SGD, attribute: attrs.Attribute[Any], value: object) -> None:
     if value and self.momentum == 0.0:
         raise OptionError("SGD: nesterov needs momentum > 0")
 
@@ -32,7 +32,7 @@ class SGD:
         clip_grad_norm: Scale all gradients down so that their joint norm is at most this.
     """
 
-    lr: Schedule = schedule_field()
+    lr: Schedule = attrs.field(validator=check_lr)
     momentum: float = number(0.0, 0.0, 1.0)
     nesterov: bool = attrs.field(default=False, kw_only=True, validator=_needs_momentum)
     weight_decay: float = number(0.0, 0.0)

@@ -39,7 +39,11 @@ class Update:
 
 
 def build_update(
-    optimizer: Optimizer, layout: ArenaLayout, decay: Mapping[str, bool], *, check_finite: bool = False
+    optimizer: Optimizer,
+    layout: ArenaLayout,
+    decay: Mapping[str, bool],
+    *,
+    check_finite: bool = False,
 ) -> Update:
     """The update of every parameter of `layout`.
 
@@ -55,7 +59,9 @@ def build_update(
     with tracing(graph):
         p: Tensor = declare(graph, "state", "params", arena)
         g: Tensor = declare(graph, "state", "grads", arena)
-        moments: dict[str, Tensor] = {m: declare(graph, "state", m, arena) for m in optimizer.moments}
+        moments: dict[str, Tensor] = {
+            m: declare(graph, "state", m, arena) for m in optimizer.moments
+        }
         mask, tables = _decay(graph, layout, decay)
         names = list(optimizer.scalars(1, 0.0))
         scalars: dict[str, Tensor] = {n: declare(graph, "scalar", n, TensorType(())) for n in names}

@@ -29,7 +29,9 @@ IN_PLACE: set[str] = {"where", "relu", "square", "power", "rsqrt", "sigmoid"}
 """Ops with an emitter that reads no operand after it has begun to write the result."""
 
 
-def emit(node: Node, inputs: Sequence[Array], out: Array, key: Array, scratch: Scratch) -> list[Call]:
+def emit(
+    node: Node, inputs: Sequence[Array], out: Array, key: Array, scratch: Scratch
+) -> list[Call]:
     """The calls that compute `node` from `inputs` into `out`."""
     emitter = EMITTERS.get(node.op.name)
     if emitter is not None:
@@ -50,7 +52,12 @@ def elementwise(node: Node) -> bool:
 def _is_ufunc(node: Node) -> bool:
     # An attribute would be taken for an option of the ufunc.
     ref = node.op.ref
-    return isinstance(ref, np.ufunc) and not node.attrs and ref.nin == len(node.inputs) and ref.signature is None
+    return (
+        isinstance(ref, np.ufunc)
+        and not node.attrs
+        and ref.nin == len(node.inputs)
+        and ref.signature is None
+    )
 
 
 def _reduce(fold: np.ufunc, x: Array, axes: int | tuple[int, ...], out: Array) -> Call:
@@ -58,7 +65,9 @@ def _reduce(fold: np.ufunc, x: Array, axes: int | tuple[int, ...], out: Array) -
     return partial(reduce, x, axes, None, out)
 
 
-def _general(ref: Callable[..., Any], inputs: Sequence[Array], attributes: dict[str, Any], out: Array) -> Call:
+def _general(
+    ref: Callable[..., Any], inputs: Sequence[Array], attributes: dict[str, Any], out: Array
+) -> Call:
     def call() -> None:
         np.copyto(out, ref(*inputs, **attributes), casting="unsafe")
 
@@ -66,7 +75,11 @@ def _general(ref: Callable[..., Any], inputs: Sequence[Array], attributes: dict[
 
 
 def _stochastic(
-    ref: Callable[..., Any], inputs: Sequence[Array], attributes: dict[str, Any], out: Array, key: Array
+    ref: Callable[..., Any],
+    inputs: Sequence[Array],
+    attributes: dict[str, Any],
+    out: Array,
+    key: Array,
 ) -> Call:
     def call() -> None:
         pair = (int(key[0]) & 0xFFFFFFFF, int(key[1]) & 0xFFFFFFFF)
@@ -189,7 +202,10 @@ def _matmul(node: Node, inputs: Sequence[Array], out: Array, scratch: Scratch) -
     if a.ndim == 2 and b.ndim == 2 and out.flags.c_contiguous:
         return [*calls, partial(np.dot, a, b, out)]
     if a.ndim > 2 and b.ndim == 2 and a.flags.c_contiguous and out.flags.c_contiguous:
-        return [*calls, partial(np.dot, a.reshape(-1, a.shape[-1]), b, out.reshape(-1, b.shape[-1]))]
+        return [
+            *calls,
+            partial(np.dot, a.reshape(-1, a.shape[-1]), b, out.reshape(-1, b.shape[-1])),
+        ]
     return [*calls, partial(np.matmul, a, b, out)]
 
 

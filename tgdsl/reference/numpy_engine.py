@@ -81,7 +81,9 @@ class NumpyExecutable:
     def __init__(self, step: StepGraphs, store: NumpyStore) -> None:
         """Make every buffer and bind every call."""
         graph = step.graph
-        self._inputs = {n: np.zeros(v.shape, NUMPY[v.dtype]) for n, v in leaves(graph, "input").items()}
+        self._inputs = {
+            n: np.zeros(v.shape, NUMPY[v.dtype]) for n, v in leaves(graph, "input").items()
+        }
         self._scalars: dict[str, list[NDArray[Any]]] = {}
         self._key = np.zeros(2, np.int64)
         states = store.views("state", step.state) if step.state.size else {}
@@ -89,7 +91,12 @@ class NumpyExecutable:
         targets = [(step.grads[n].node, a) for n, a in _grads(step, store).items()]
         updates = [(t.node, states[n], leaves(graph, "state")[n]) for n, t in graph.updates.items()]
         self._forward = compile_calls(
-            graph, [t.node for t in step.results.values()], leaf.of(graph), targets, updates, self._key
+            graph,
+            [t.node for t in step.results.values()],
+            leaf.of(graph),
+            targets,
+            updates,
+            self._key,
         )
         self._results = {n: self._forward.arrays[t.node.id] for n, t in step.results.items()}
         self._update = _compile_update(step, store, self._scalars)
@@ -175,9 +182,7 @@ def _compile_update(
 class NumpyEngine:
     """NumPy on the host."""
 
-    def __init__(self) -> None:
-        """There is nothing to open."""
-        self.name: Literal["wgpu", "numpy"] = "numpy"
+    name: Literal["numpy"] = "numpy"
 
     @property
     def description(self) -> str:

@@ -12,7 +12,15 @@ from tgdsl.errors import DeclarationError
 from tgdsl.frontend import Forward
 from tgdsl.optim.base import Optimizer
 from tgdsl.optim.update import Update
-from tgdsl.pipeline import Backend, Layout, arenas_of, choose_engine, layout_of, lock_of, make_update
+from tgdsl.pipeline import (
+    Backend,
+    Layout,
+    arenas_of,
+    choose_engine,
+    layout_of,
+    lock_of,
+    make_update,
+)
 
 from . import persist
 from .inference import Inference
@@ -55,11 +63,15 @@ def compile_module(
     _check("compile_module", model, loss)
     seed = check_seed(seed)
     layout = layout_of(model, optimizer)
-    update = None if optimizer is None else make_update(optimizer, layout, check_finite=check_finite)
+    update = (
+        None if optimizer is None else make_update(optimizer, layout, check_finite=check_finite)
+    )
     weights = _weights(model, layout, update, seed, backend, trained=True)
     try:
         finite = check_finite and update is not None
-        return Trained(model, loss, optimizer, dims, weights, layout, update, seed, check_finite=finite)
+        return Trained(
+            model, loss, optimizer, dims, weights, layout, update, seed, check_finite=finite
+        )
     except BaseException:
         weights.destroy()
         raise
@@ -91,17 +103,27 @@ def _check(what: str, model: object, forward: object) -> None:
             f"{what}: model is a {type(model).__name__}, not an instance of a @module class"
         )
     if not isinstance(forward, Forward):
-        raise DeclarationError(f"{what}: expected a @forward function, got {type(forward).__name__}")
+        raise DeclarationError(
+            f"{what}: expected a @forward function, got {type(forward).__name__}"
+        )
 
 
 def _weights(
-    model: object, layout: Layout, update: Update | None, seed: int, backend: Backend, *, trained: bool
+    model: object,
+    layout: Layout,
+    update: Update | None,
+    seed: int,
+    backend: Backend,
+    *,
+    trained: bool,
 ) -> Weights:
     engine = choose_engine(backend)
     lock = lock_of(engine)
     with lock:
         store = engine.allocate(arenas_of(layout, update, trained=trained))
-        weights = Weights(engine, lock, store, layout.params, layout.frozen, layout.state, layout.order)
+        weights = Weights(
+            engine, lock, store, layout.params, layout.frozen, layout.state, layout.order
+        )
         for name, table in ({} if update is None else update.tables).items():
             store.write(name, table)
         persist.initialise(weights, model, seed)

@@ -40,7 +40,9 @@ class Handle(Generic[M]):
 
     # Parameters
 
-    def upload_params(self, params: Mapping[str, NDArray[np.float32]], *, partial: bool = False) -> None:
+    def upload_params(
+        self, params: Mapping[str, NDArray[np.float32]], *, partial: bool = False
+    ) -> None:
         """Replace parameters by name; nothing is written unless all of them fit.
 
         Args:
@@ -59,7 +61,9 @@ class Handle(Generic[M]):
             self._require_alive()
             return self._weights.download_params()
 
-    def upload_state(self, state: Mapping[str, NDArray[np.float32]], *, partial: bool = False) -> None:
+    def upload_state(
+        self, state: Mapping[str, NDArray[np.float32]], *, partial: bool = False
+    ) -> None:
         """Replace persistent tensors of modules by name, as `upload_params` does parameters."""
         with self._weights.lock:
             self._require_alive()
@@ -150,7 +154,10 @@ class Handle(Generic[M]):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.destroy()
 

@@ -83,7 +83,9 @@ class Inference(Handle[M], Generic[M, B, P, S]):
         """Write parameters and states to an `.npz` file."""
         with self._weights.lock:
             self._require_alive()
-            held = checkpoint.Checkpoint(self._weights.download_params(), self._weights.download_state())
+            held = checkpoint.Checkpoint(
+                self._weights.download_params(), self._weights.download_state()
+            )
         checkpoint.save(path, held)
 
     def load_params(self, path: str | os.PathLike[str], *, partial: bool = False) -> None:
@@ -114,4 +116,4 @@ class CapturingInference(Generic[P, S]):
     def run(self, *args: P.args, **kwargs: P.kwargs) -> RunResult[S]:
         """As `Inference.run`; the result's `captures` are read."""
         handle = self._handle
-        return handle._run(handle._forward.inputs(*args, **kwargs), "run+captures")  # noqa: SLF001
+        return handle._run(handle._forward.inputs(*args, **kwargs), "run+captures")

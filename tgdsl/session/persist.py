@@ -41,7 +41,9 @@ def initialise(weights: Weights, model: object, seed: int) -> None:
     weights.write_state(frontend.initial_state(model))
 
 
-def collect(weights: Weights, optimizer: Optimizer | None, progress: Progress, seed: int) -> Checkpoint:
+def collect(
+    weights: Weights, optimizer: Optimizer | None, progress: Progress, seed: int
+) -> Checkpoint:
     """Everything that training needs to go on."""
     moments = () if optimizer is None else optimizer.moments
     meta: dict[str, Any] = {
@@ -83,26 +85,35 @@ def restore(
     return resumed
 
 
-def _resumed(weights: Weights, optimizer: Optimizer | None, held: Checkpoint) -> tuple[Progress, int]:
+def _resumed(
+    weights: Weights, optimizer: Optimizer | None, held: Checkpoint
+) -> tuple[Progress, int]:
     hint = "load_params(path, optimizer=False) reads the parameters alone"
     kind = None if optimizer is None else optimizer.kind
     if "optimizer" not in held.meta:
         raise ParameterError("the file holds no optimizer state", hint=hint)
     if held.meta["optimizer"] != kind:
-        raise ParameterError(f"the file was saved with optimizer {held.meta['optimizer']}, not {kind}", hint=hint)
+        raise ParameterError(
+            f"the file was saved with optimizer {held.meta['optimizer']}, not {kind}", hint=hint
+        )
     wanted = set(() if optimizer is None else optimizer.moments)
     if held.moments.keys() != wanted:
         raise ParameterError(
-            f"the file holds moments {sorted(held.moments)}, the optimizer needs {sorted(wanted)}", hint=hint
+            f"the file holds moments {sorted(held.moments)}, the optimizer needs {sorted(wanted)}",
+            hint=hint,
         )
     shapes = {n: s.shape for n, s in weights.params.segments.items()}
     for moment, arrays in held.moments.items():
         check_arrays(f"moment {moment} of", shapes, arrays, partial=False)
     try:
-        progress = Progress(int(held.meta["step"]), lr.from_json(held.meta["lr"]), int(held.meta["lr_start"]))
+        progress = Progress(
+            int(held.meta["step"]), lr.from_json(held.meta["lr"]), int(held.meta["lr_start"])
+        )
         return progress, int(held.meta["seed"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ParameterError(f"the file's training state is incomplete ({error})", hint=hint) from error
+        raise ParameterError(
+            f"the file's training state is incomplete ({error})", hint=hint
+        ) from error
 
 
 def check_grad_names(weights: Weights, names: Iterable[str]) -> None:
@@ -111,4 +122,6 @@ def check_grad_names(weights: Weights, names: Iterable[str]) -> None:
         if name in weights.frozen.segments:
             raise ParameterError(f"parameter {name!r} is frozen and has no gradient")
         if name not in weights.params.segments:
-            raise ParameterError(f"unknown parameter {name!r}; trainable are: {', '.join(weights.params.segments)}")
+            raise ParameterError(
+                f"unknown parameter {name!r}; trainable are: {', '.join(weights.params.segments)}"
+            )

@@ -43,7 +43,9 @@ class Captures:
     def shape_of(self, name: str) -> tuple[int, ...]:
         """The shape of `name`, known even where it was not read."""
         if name not in self.shapes:
-            raise CaptureError(f"no capture {name!r}; there are: {', '.join(self.names()) or 'none'}")
+            raise CaptureError(
+                f"no capture {name!r}; there are: {', '.join(self.names()) or 'none'}"
+            )
         return self.shapes[name]
 
     def has(self, name: str) -> bool:
@@ -58,7 +60,9 @@ class Captures:
         """The array `[..., heads, m, n]` as one matrix per head; leading axes must have size 1."""
         array = self.get(name)
         if array.ndim < 3 or any(n != 1 for n in array.shape[:-3]):
-            raise CaptureError(f"per_head: capture {name!r} has shape {list(array.shape)}, not [heads, m, n]")
+            raise CaptureError(
+                f"per_head: capture {name!r} has shape {list(array.shape)}, not [heads, m, n]"
+            )
         return list(array.reshape(array.shape[-3:]))
 
     def __getitem__(self, name: str) -> NDArray[Any]:
@@ -104,7 +108,7 @@ class Pending:
                 return
             try:
                 self._outcome = self._ticket.read()
-            except Exception as error:  # noqa: BLE001  (kept, and raised to whoever reads)
+            except Exception as error:  # kept, and raised to whoever reads
                 self._outcome = error
             self._ticket = None
 

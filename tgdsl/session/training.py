@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tgdsl import checkpoint, frontend
 from tgdsl.errors import HandleError, InputError, int_option
 from tgdsl.frontend import Forward
-from tgdsl.lr import Schedule, check_schedule, resolve_lr
+from tgdsl.lr import Schedule, check_schedule
 from tgdsl.optim.base import Optimizer
 from tgdsl.optim.step import StepGraphs
 from tgdsl.optim.update import Update
@@ -71,7 +71,9 @@ class Trained(Handle[M], Generic[M, B, P]):
             self._programs = Programs(loss.__name__, loss.inputs, dims, self._trace, weights)
 
     def _trace(self, dims: Mapping[str, int]) -> StepGraphs:
-        step = trace_loss(self._model, self._loss, self._layout, dims, check_finite=self._check_finite)
+        step = trace_loss(
+            self._model, self._loss, self._layout, dims, check_finite=self._check_finite
+        )
         return attrs.evolve(step, update=None if self._update is None else self._update.graph)
 
     # Calls
@@ -100,7 +102,9 @@ class Trained(Handle[M], Generic[M, B, P]):
             group: Steps per submission at most; a submission also ends where a result is yielded.
         """
         int_option("steps: read_every", read_every, 1)
-        return self._steps(batches, read_every, GROUP if group is None else int_option("steps: group", group, 1))
+        return self._steps(
+            batches, read_every, GROUP if group is None else int_option("steps: group", group, 1)
+        )
 
     def _steps(self, batches: Iterable[B], read_every: int, group: int) -> Iterator[StepResult]:
         waiting: list[B] = []
@@ -321,9 +325,9 @@ class CapturingTrained(Generic[P]):
     def step(self, *args: P.args, **kwargs: P.kwargs) -> StepResult:
         """As `Trained.step`; the result's `captures` are read."""
         handle = self._handle
-        return handle._submit([handle._loss.inputs(*args, **kwargs)], "step+captures")[0]  # noqa: SLF001
+        return handle._submit([handle._loss.inputs(*args, **kwargs)], "step+captures")[0]
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> RunResult[np.float32]:
         """As `Trained.run`; the result's `captures` are read."""
         handle = self._handle
-        return handle._run(handle._loss.inputs(*args, **kwargs), "run+captures")  # noqa: SLF001
+        return handle._run(handle._loss.inputs(*args, **kwargs), "run+captures")

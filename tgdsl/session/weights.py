@@ -21,7 +21,9 @@ from .results import Pending
 F32Array = NDArray[np.float32]
 
 
-def pack(layout: ArenaLayout, arrays: Mapping[str, F32Array], into: F32Array | None = None) -> F32Array:
+def pack(
+    layout: ArenaLayout, arrays: Mapping[str, F32Array], into: F32Array | None = None
+) -> F32Array:
     """A flat arena with the arrays at their places, over `into` or zeros."""
     flat = np.zeros(layout.size, np.float32) if into is None else into
     for name, segment in layout.segments.items():
@@ -33,7 +35,8 @@ def pack(layout: ArenaLayout, arrays: Mapping[str, F32Array], into: F32Array | N
 def unpack(layout: ArenaLayout, flat: F32Array) -> dict[str, F32Array]:
     """The arrays of a flat arena, as copies that do not keep it alive."""
     return {
-        name: flat[s.offset : s.offset + s.size].reshape(s.shape).copy() for name, s in layout.segments.items()
+        name: flat[s.offset : s.offset + s.size].reshape(s.shape).copy()
+        for name, s in layout.segments.items()
     }
 
 
@@ -129,7 +132,9 @@ class Weights:
 
     def check_params(self, arrays: Mapping[str, Any], *, partial: bool) -> None:
         """Refuse unknown and missing names, and what is not an f32 array of the right shape."""
-        shapes = {n: s.shape for layout in (self.params, self.frozen) for n, s in layout.segments.items()}
+        shapes = {
+            n: s.shape for layout in (self.params, self.frozen) for n, s in layout.segments.items()
+        }
         check_arrays("parameter", shapes, arrays, partial=partial)
 
     def check_state(self, arrays: Mapping[str, Any], *, partial: bool) -> None:
@@ -158,7 +163,9 @@ def check_arrays(
 ) -> None:
     """Refuse names and arrays that do not fit `shapes`."""
     if unknown := [n for n in arrays if n not in shapes]:
-        raise ParameterError(f"unknown {what} {unknown[0]!r}; the model has: {', '.join(shapes) or 'none'}")
+        raise ParameterError(
+            f"unknown {what} {unknown[0]!r}; the model has: {', '.join(shapes) or 'none'}"
+        )
     if not partial and (missing := [n for n in shapes if n not in arrays]):
         raise ParameterError(
             f"missing {what}{'s' if len(missing) > 1 else ''}: {', '.join(missing)}",
@@ -168,7 +175,8 @@ def check_arrays(
         if not isinstance(array, np.ndarray) or array.dtype != np.float32:
             got = f"{array.dtype} array" if isinstance(array, np.ndarray) else type(array).__name__
             raise ParameterError(
-                f"{what} {name!r}: expected an f32 array, got {got}", hint="np.asarray(x, dtype=np.float32)"
+                f"{what} {name!r}: expected an f32 array, got {got}",
+                hint="np.asarray(x, dtype=np.float32)",
             )
         if array.shape != shapes[name]:
             raise ParameterError(
