@@ -1,12 +1,18 @@
 """User declarations, and their way into a graph."""
 
+from tgdsl.ops import capture as capture
+
 from . import init as init
+from .arg import Arg as Arg
+from .arg import arg as arg
+from .body import is_module as is_module
 from .forward import Forward as Forward
 from .forward import forward as forward
 from .init import Init as Init
 from .init import InitSpec as InitSpec
 from .inputs import F32 as F32
 from .inputs import I32 as I32
+from .inputs import Input as Input
 from .inputs import batch_arrays as batch_arrays
 from .inputs import batch_dims as batch_dims
 from .inputs import batch_size as batch_size
@@ -17,23 +23,24 @@ from .inputs import inputs as inputs
 from .inputs import is_inputs as is_inputs
 from .inputs import name_of as name_of
 from .inputs import specs as specs
-from .module import is_module as is_module
+from .leaves import param_input as param_input
+from .leaves import state_input as state_input
+from .leaves import tensor_input as tensor_input
 from .module import module as module
-from .slots import Arg as Arg
 from .slots import Param as Param
 from .slots import State as State
-from .slots import arg as arg
 from .slots import build as build
 from .slots import param as param
 from .slots import param_if as param_if
 from .slots import repeat as repeat
 from .slots import state as state
 from .slots import tied as tied
-from .trace import capture as capture
+from .trace import Traced as Traced
 from .trace import trace as trace
+from .trace import trace_forward as trace_forward
 from .trace import trace_into as trace_into
-from .trace import update as update
 from .tree import initial_state as initial_state
 from .tree import initial_values as initial_values
 from .tree import parameters as parameters
 from .tree import states as states
+from .update import update as update

@@ -7,6 +7,7 @@ would otherwise be False for every n.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import sys
 from collections.abc import Callable
@@ -44,7 +45,7 @@ class Arg(Generic[T]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         if self.computed:
-            if name not in owner.__dict__.get("__annotations__", {}):
+            if name not in inspect.get_annotations(owner):
                 return  # a helper such as `inner = 4 * dim`, no argument
             # The annotated expression is an argument whose default the others determine.
             value_of = self._value_of
@@ -60,7 +61,7 @@ class Arg(Generic[T]):
         helper = obj is not None and self.computed and self.default is attrs.NOTHING
         return self.value(obj) if helper else self
 
-    if TYPE_CHECKING:  # gives the constructor parameter its type; at run time it would shadow the instance
+    if TYPE_CHECKING:  # types the constructor parameter; at run time it would shadow the instance
 
         def __set__(self, obj: object, value: T | Arg[T], /) -> None: ...
 
@@ -78,7 +79,8 @@ class Arg(Generic[T]):
 
         def shown() -> str:
             theirs = other.shown if isinstance(other, Arg) else repr(other)
-            return f"({theirs} {sign} {self.shown})" if swapped else f"({self.shown} {sign} {theirs})"
+            left, right = (theirs, self.shown) if swapped else (self.shown, theirs)
+            return f"({left} {sign} {right})"
 
         return Arg(value_of=value_of, shown=shown)
 
@@ -120,19 +122,19 @@ class Arg(Generic[T]):
             frame = frame.f_back
         return "?"
 
-    def __bool__(self) -> NoReturn:
+    def __bool__(self) -> NoReturn:  # noqa: PLE0304
         self._refuse()
 
     def _refuse(self, *_: object) -> NoReturn:
         shown = self.shown
-        plain = f"self.{shown} is a plain value" if shown.isidentifier() else "arguments are plain values"
+        plain = f"self.{shown} is" if shown.isidentifier() else "every argument is"
         raise DeclarationError(
             f"argument {shown!r} has no value inside the class body; it is a symbol there.",
-            hint=f"move this choice into a @build method, where {plain}",
+            hint=f"move this choice into a @build method, where {plain} a plain value",
             site=user_site(),
         )
 
-    if not TYPE_CHECKING:  # hidden from the checkers, which then refuse range(n) and n > 3 statically
+    if not TYPE_CHECKING:  # hidden from the checkers, which then refuse range(n) and n > 3
         __index__ = __int__ = __float__ = __len__ = __iter__ = __getitem__ = __contains__ = _refuse
         __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __mod__ = __truediv__ = __rtruediv__ = _refuse
         __rfloordiv__ = __pow__ = _refuse

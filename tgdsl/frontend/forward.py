@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints
 
 import attrs
@@ -37,14 +38,17 @@ class _Where:
 
 
 class Forward(Generic[M_contra, B, P, S]):
-    """A declared forward: model class, inputs class, call signature of the inputs, scalar type of the result."""
+    """A declared forward.
+
+    Its type knows the model, the inputs, how these are constructed, and the scalar of the result.
+    """
 
     def __init__(self, fn: Callable[[M_contra, B], AnyTensor[S]], inputs: Callable[P, B]) -> None:
         """Made by `forward`."""
         self.fn = fn
         self.inputs: Callable[P, B] = inputs
-        self.__name__: str = getattr(fn, "__qualname__", "forward")
-        self.__module__ = fn.__module__
+        self.__name__: str = fn.__qualname__
+        self.__qualname__, self.__module__ = fn.__qualname__, fn.__module__
         self.__doc__ = fn.__doc__
 
     def __call__(self, model: M_contra, inputs: B, /) -> AnyTensor[S]:
@@ -56,11 +60,17 @@ class Forward(Generic[M_contra, B, P, S]):
         """The line of its definition; prints as in a traceback."""
         return _Where(self.fn)
 
+    def __reduce__(self) -> str:
+        # Pickled by import path: a run's description travels to other processes.
+        return self.__qualname__
+
     def __repr__(self) -> str:
         return f"<forward {self.__name__}({getattr(self.inputs, '__name__', '?')})>"
 
 
-def forward(*, inputs: Callable[P, B]) -> Callable[[Callable[[M, B], AnyTensor[S]]], Forward[M, B, P, S]]:
+def forward(
+    *, inputs: Callable[P, B]
+) -> Callable[[Callable[[M, B], AnyTensor[S]]], Forward[M, B, P, S]]:
     """Declare an entry point: a function of a model and one value of an `@inputs` class.
 
     Args:
@@ -81,28 +91,45 @@ def forward(*, inputs: Callable[P, B]) -> Callable[[Callable[[M, B], AnyTensor[S
 def _check(fn: Any, cls: Any) -> None:
     name, where = fn.__qualname__, _Where(fn)
     if not is_inputs(cls):
-        raise DeclarationError(f"@forward {name}: inputs={cls!r} is not an @inputs class", site=where)
-    found = list(inspect.signature(fn).parameters.values())
-    if len(found) != 2:
-        names = ", ".join(p.name for p in found)
         raise DeclarationError(
-            f"@forward {name}: expected two parameters (model, inputs), found {len(found)} ({names}).",
+            f"@forward {name}: inputs={cls!r} is not an @inputs class", site=where
+        )
+    found = list(inspect.signature(fn).parameters.values())
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if len(found) != 2 or any(p.kind not in positional for p in found):
+        names = ", ".join(map(str, (p.replace(annotation=p.empty) for p in found)))
+        raise DeclarationError(
+            f"@forward {name}: expected two parameters (model, inputs), "
+            f"found {len(found)} ({names}).",
             hint=f"read the inputs from one value: def {name}(m: ..., b: {cls.__name__}) -> Tensor",
             site=where,
         )
-    try:
-        hints: dict[str, Any] = get_type_hints(fn)
-    except NameError:  # a name that exists only under TYPE_CHECKING, or is local to a function
-        return
-    hint = hints.get(found[1].name)
-    if hint is not None and hint is not Any and hint is not cls:
-        shown = getattr(hint, "__name__", hint)
+    model, batch = (_annotated(fn, p) for p in found)
+    if batch not in (None, Any) and not isinstance(batch, TypeVar) and batch is not cls:
+        shown = getattr(batch, "__name__", batch)
         raise DeclarationError(
-            f"@forward {name}: parameter {found[1].name!r} is annotated {shown} but inputs={cls.__name__}", site=where
-        )
-    model = hints.get(found[0].name)
-    if inspect.isclass(model) and not hasattr(model, "__tg_module__"):
-        raise DeclarationError(
-            f"@forward {name}: parameter {found[0].name!r} is annotated {model.__name__}, which is not a @module class",
+            f"@forward {name}: parameter {found[1].name!r} is annotated {shown} "
+            f"but inputs={cls.__name__}",
             site=where,
         )
+    if inspect.isclass(model) and model is not object and not _may_be_module(model):
+        raise DeclarationError(
+            f"@forward {name}: parameter {found[0].name!r} is annotated {model.__name__}, "
+            "which is not a @module class",
+            site=where,
+        )
+
+
+def _annotated(fn: Any, parameter: inspect.Parameter) -> Any:
+    """The annotation of a parameter; None where it cannot be known here."""
+    if parameter.annotation is parameter.empty:
+        return None
+    holder = SimpleNamespace(__annotations__={"it": parameter.annotation})
+    try:
+        return get_type_hints(holder, globalns=fn.__globals__)["it"]
+    except (NameError, AttributeError):  # only under TYPE_CHECKING, or local to a function
+        return None
+
+
+def _may_be_module(cls: type[Any]) -> bool:
+    return hasattr(cls, "__tg_module__") or getattr(cls, "_is_protocol", False)

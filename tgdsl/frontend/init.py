@@ -8,13 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 from typing import Literal as Kind
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import assert_never
 
 from tgdsl.errors import DeclarationError, ParameterError
 
@@ -112,7 +111,8 @@ def resolve(spec: InitSpec) -> Init:
     if isinstance(spec, str):
         named: dict[str, Init] = {"randn": Normal(), "zeros": Zeros(), "ones": Ones()}
         if spec not in named:
-            raise DeclarationError(f"unknown initialiser {spec!r}; the names are: {', '.join(named)}")
+            known = ", ".join(named)
+            raise DeclarationError(f"unknown initialiser {spec!r}; the names are: {known}")
         return named[spec]
     return spec
 
@@ -145,14 +145,14 @@ def values(
         raise ParameterError(problem)
     match initial:
         case Normal(scale=scale):
-            return (rng.standard_normal(shape) * scale).astype(np.float32)
+            return np.asarray(rng.standard_normal(shape) * scale, np.float32)
         case Zeros():
             return np.zeros(shape, np.float32)
         case Ones():
             return np.ones(shape, np.float32)
         case Kaiming(gain=gain):
             fan = fan_in if fan_in is not None else shape[0] if shape else 1
-            return (rng.standard_normal(shape) * (gain / math.sqrt(fan))).astype(np.float32)
+            return np.asarray(rng.standard_normal(shape) * (gain / math.sqrt(fan)), np.float32)
         case Literal(data=data):
             return np.array(data, np.float32).reshape(shape)
         case _:

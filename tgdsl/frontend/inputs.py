@@ -6,6 +6,7 @@ the keyword arguments of `step` have names and array dtypes that checkers know.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 from typing_extensions import TypeIs, dataclass_transform
 
 from tgdsl.dtypes import NUMPY, DType
-from tgdsl.errors import DeclarationError, DimError, InputError
-from tgdsl.ir import AnyTensor, Graph, IntTensor, Sized, Tensor, TensorType
+from tgdsl.errors import DeclarationError, DimError, FrozenError, InputError
+from tgdsl.ir import AnyTensor, Graph, IntTensor, Sized, Tensor, TensorType, user_site
 from tgdsl.ops.leaves import declare
+
+from .body import is_class_variable
 
 X = TypeVar("X", bound=AnyTensor[Any])
 V = TypeVar("V")
@@ -29,18 +32,16 @@ class Input(Generic[X, V]):
 
     name: str = "?"
 
-    def __init__(self, kind: type[X], dims: tuple[int | str, ...], below: int | None = None) -> None:
+    def __init__(
+        self, kind: type[X], dims: tuple[int | str, ...], below: int | None = None
+    ) -> None:
         """Made by `f32` and `i32`."""
         self.kind, self.dims, self.below = kind, dims, below
-        for d in dims:
-            if isinstance(d, bool) or not isinstance(d, (int, str)):
-                raise DeclarationError(f"{self!r}: a dim is an int or a name, got {d!r}")
-            if isinstance(d, int) and d < 1:
-                raise DeclarationError(f"{self!r}: zero-size axes are not supported")
-            if isinstance(d, str) and not d.isidentifier():
-                raise DeclarationError(f"{self!r}: {d!r} is not a name for a dim")
-        if below is not None and (isinstance(below, bool) or below < 1):
-            raise DeclarationError(f"{self!r}: below must be at least 1")
+        problem = next((p for p in map(_dim_problem, dims) if p), None)
+        if below is not None and not is_count(below):
+            problem = f"below must be an int of at least 1, got {below!r}"
+        if problem:
+            raise DeclarationError(f"{self!r}: {problem}", site=user_site())
 
     @property
     def dtype(self) -> DType:
@@ -64,6 +65,19 @@ class Input(Generic[X, V]):
     def __repr__(self) -> str:
         bound = [] if self.below is None else [f"below={self.below}"]
         return f"{self.kind.dtype}({', '.join([*map(repr, self.dims), *bound])})"
+
+
+def is_count(n: object) -> bool:
+    """Whether `n` is an int of at least 1."""
+    return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and int(n) >= 1
+
+
+def _dim_problem(dim: object) -> str | None:
+    if isinstance(dim, str):
+        return None if dim.isidentifier() else f"{dim!r} is not a name for a dim"
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        return f"a dim is an int or a name, got {dim!r}"
+    return None if dim >= 1 else f"a size must be at least 1, got {dim}"
 
 
 F32: TypeAlias = Input[Tensor, NDArray[np.float32]]
@@ -140,21 +154,35 @@ def inputs(cls: type[T], /) -> type[T]:
         tgdsl.errors.InputError: Batch.y: expected i32('B', below=10), got values from 3 to 12
     """
     declared: dict[str, Input[Any, Any]] = dict(getattr(cls, "__tg_inputs__", {}))
-    for field in cls.__dict__.get("__annotations__", {}):
+    annotations = inspect.get_annotations(cls)
+    for field, annotation in annotations.items():
         value = cls.__dict__.get(field)
         if not isinstance(value, Input):
+            if is_class_variable(annotation):
+                continue
             raise DeclarationError(
                 f"@inputs {cls.__name__}: field {field!r} declares no shape.\n"
                 f'  write: {field}: F32 = f32("B", ...)   or   {field}: I32 = i32("B", ...)'
             )
         if field.startswith("_"):
-            raise DeclarationError(f"@inputs {cls.__name__}: {field!r} begins with an underscore, which is reserved")
+            raise DeclarationError(
+                f"@inputs {cls.__name__}: field {field!r} begins with an underscore, "
+                "which is reserved"
+            )
         declared[field] = value
+    for field, value in cls.__dict__.items():
+        if isinstance(value, Input) and field not in annotations:
+            raise DeclarationError(
+                f"@inputs {cls.__name__}: {field!r} has no annotation, so it is not a field.\n"
+                f"  write: {field}: {value.dtype.upper()} = {value!r}"
+            )
+    if not declared:
+        raise DeclarationError(f"@inputs {cls.__name__}: declares no input")
     kind: Any = cls
     kind.__tg_inputs__ = declared
     kind.__init__ = _init
     kind.__repr__ = _show
-    kind.__setattr__ = _refuse
+    kind.__setattr__ = kind.__delattr__ = _refuse
     return cls
 
 
@@ -169,28 +197,35 @@ def _init(self: Any, **arrays: Any) -> None:
     dims: dict[str, tuple[int, str]] = {}
     for key, spec in declared.items():
         _check(name, key, spec, arrays[key], dims)
-    held = {k: HeldTensor(arrays[k]) if s.dtype == "f32" else HeldIntTensor(arrays[k]) for k, s in declared.items()}
-    self.__dict__[TENSORS] = held
+    self.__dict__[TENSORS] = {
+        k: HeldTensor(arrays[k]) if s.dtype == "f32" else HeldIntTensor(arrays[k])
+        for k, s in declared.items()
+    }
     self.__dict__[ARRAYS] = dict(arrays)
     self.__dict__[DIMS] = {d: n for d, (n, _) in dims.items()}
 
 
-def _check(name: str, key: str, spec: Input[Any, Any], array: object, dims: dict[str, tuple[int, str]]) -> None:
+def _check(
+    name: str, key: str, spec: Input[Any, Any], array: object, dims: dict[str, tuple[int, str]]
+) -> None:
     numpy_dtype = NUMPY[spec.dtype]
+    expected = f"{name}.{key}: expected {spec!r}"
     if not is_array(array) or array.dtype != numpy_dtype:
-        got = f"{array.dtype} array of shape {list(array.shape)}" if is_array(array) else type(array).__name__
-        raise InputError(
-            f"{name}.{key}: expected {spec!r}, got {got}", hint=f"np.asarray({key}, dtype=np.{numpy_dtype.__name__})"
-        )
+        got = type(array).__name__
+        if is_array(array):
+            got = f"{array.dtype} array of shape {list(array.shape)}"
+        hint = f"np.asarray({key}, dtype=np.{numpy_dtype.__name__})"
+        raise InputError(f"{expected}, got {got}", hint=hint)
+    shape = list(array.shape)
     if array.ndim != len(spec.dims):
-        raise InputError(f"{name}.{key}: expected {spec!r} (rank {len(spec.dims)}), got shape {list(array.shape)}")
+        raise InputError(f"{expected} (rank {len(spec.dims)}), got shape {shape}")
     for axis, (want, n) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if n < 1:
-            raise InputError(f"{name}.{key}: axis {axis} is empty; zero-size axes are not supported")
+            raise InputError(f"{expected}, got shape {shape}; zero-size axes are not supported")
         if isinstance(want, int):
             if want != n:
                 raise InputError(
-                    f"{name}.{key}: expected {spec!r}, got shape {list(array.shape)}; axis {axis} must be {want}, is {n}"
+                    f"{expected}, got shape {shape}; axis {axis} must be {want}, is {n}"
                 )
         elif dims.setdefault(want, (n, f"{key} axis {axis}"))[0] != n:
             m, there = dims[want]
@@ -198,7 +233,7 @@ def _check(name: str, key: str, spec: Input[Any, Any], array: object, dims: dict
     if spec.below is not None:
         lo, hi = int(array.min()), int(array.max())
         if lo < 0 or hi >= spec.below:
-            raise InputError(f"{name}.{key}: expected {spec!r}, got values from {lo} to {hi}")
+            raise InputError(f"{expected}, got values from {lo} to {hi}")
 
 
 def _show(self: Any) -> str:
@@ -206,9 +241,7 @@ def _show(self: Any) -> str:
     return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def _refuse(self: Any, name: str, value: Any) -> None:
-    from tgdsl.errors import FrozenError  # noqa: PLC0415
-
+def _refuse(self: Any, name: str, value: object = None) -> None:
     raise FrozenError(f"{type(self).__name__} is immutable; build a new one")
 
 
@@ -244,11 +277,15 @@ def bind_inputs(cls: Any, dims: Mapping[str, int], graph: Graph) -> Any:
     """A value of an `@inputs` class whose fields are tensors of the trace."""
     need = dims_of(cls)
     if extra := [d for d in dims if d not in need]:
-        raise DimError(f"{cls.__name__} has no dim {extra[0]!r}; its dims are: {', '.join(need) or 'none'}")
+        raise DimError(
+            f"{cls.__name__} has no dim {extra[0]!r}; its dims are: {', '.join(need) or 'none'}"
+        )
     if missing := [d for d in need if d not in dims]:
-        raise DimError(f"{cls.__name__}: dim {missing[0]!r} is not bound; pass dims={{{missing[0]!r}: ...}}")
+        raise DimError(
+            f"{cls.__name__}: dim {missing[0]!r} is not bound; pass dims={{{missing[0]!r}: ...}}"
+        )
     for d, n in dims.items():
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+        if not is_count(n):
             raise DimError(f"{cls.__name__}: dim {d!r} must be an int of at least 1, got {n!r}")
     below = graph.facts.setdefault("below", {})
     tensors: dict[str, Any] = {}

@@ -56,8 +56,8 @@ class Param(Slot):
         self,
         shape: Shape,
         initial: Init,
-        decay: bool | None = None,
         *,
+        decay: bool | None = None,
         trainable: bool = True,
         fan_in: int | None = None,
     ) -> None:
@@ -150,9 +150,9 @@ def _size(where: str, n: object) -> int:
 def _parameter(
     dims: tuple[Size, ...],
     initial: Init | Arg[Init] | None,
-    decay: bool | Arg[bool] | None,
     fan_in: Size | None,
     *,
+    decay: bool | Arg[bool] | None,
     trainable: bool | Arg[bool],
 ) -> Callable[[Value, str], Param]:
     def make(value: Value, where: str) -> Param:
@@ -161,7 +161,7 @@ def _parameter(
         fan = None if fan is None else _size(f"{where}: fan_in", fan)
         if problem := misfit(first, shape, fan):
             raise DeclarationError(f"{where}: {problem}", site=user_site())
-        return Param(shape, first, value(decay), trainable=value(trainable), fan_in=fan)
+        return Param(shape, first, decay=value(decay), trainable=value(trainable), fan_in=fan)
 
     return make
 
@@ -194,12 +194,12 @@ def param(
         >>> Scale(3).factor
         param[3]
     """
-    make = _parameter(dims, initial, decay, fan_in, trainable=trainable)
+    make = _parameter(dims, initial, fan_in, decay=decay, trainable=trainable)
     return cast("Tensor", Declared("param", make))
 
 
 def param_if(
-    when: bool | Arg[bool],
+    when: bool | Arg[bool],  # noqa: FBT001  (reads as a sentence)
     *dims: Size,
     initial: Init | Arg[Init] | None = None,
     decay: bool | Arg[bool] | None = None,
@@ -218,12 +218,17 @@ def param_if(
         fan_in: As of `param`.
         init: Reserved.
     """
-    make = _parameter(dims, initial, decay, fan_in, trainable=trainable)
-    optional = Declared("param_if", lambda value, where: make(value, where) if value(when) else None)
-    return cast("Tensor | None", optional)
+    make = _parameter(dims, initial, fan_in, decay=decay, trainable=trainable)
+
+    def optional(value: Value, where: str) -> Param | None:
+        return make(value, where) if value(when) else None
+
+    return cast("Tensor | None", Declared("param_if", optional))
 
 
-def state(*dims: Size, initial: Init | Arg[Init] | None = None, init: Literal[False] = False) -> Tensor:
+def state(
+    *dims: Size, initial: Init | Arg[Init] | None = None, init: Literal[False] = False
+) -> Tensor:
     """Declare a persistent tensor that is not trained: running statistics, counters.
 
     A training forward names its next value with `update(self.mean, value)`; an inference
@@ -307,7 +312,6 @@ class build(Generic[M, R]):  # noqa: N801  (a decorator)
     def __init__(self, fn: Callable[[M], R], /) -> None:
         """Decorate a method without parameters."""
         self.fn = fn
-        self.name: str = getattr(fn, "__name__", "?")
 
     @overload
     def __get__(self, obj: None, owner: type, /) -> build[M, R]: ...

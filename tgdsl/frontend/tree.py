@@ -5,52 +5,71 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tgdsl.errors import DeclarationError, TraceError
+from tgdsl.errors import DeclarationError
 from tgdsl.ir import Graph, TensorType
-from tgdsl.ops.leaves import declare
+from tgdsl.ops.leaves import Kind, declare
 
 from . import init
-from .module import HIDDEN, PATH, clone, is_module
-from .slots import Param, Slot, State, Tied
+from .body import HIDDEN, PATH, clone, is_module, rebuild
+from .slots import Declared, Param, Slot, State, Tied
 
 
-def _fields(x: Any) -> Iterator[tuple[str, Any]]:
+def _parts(x: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The named parts of a module or container, with their paths."""
+    prefix = f"{path}." if path else ""
     if is_module(x):
-        yield from ((k, v) for k, v in x.__dict__.items() if k not in HIDDEN)
+        yield from ((prefix + k, v) for k, v in x.__dict__.items() if k not in HIDDEN)
     elif isinstance(x, dict):
-        yield from ((str(k), v) for k, v in x.items())
+        for k, v in x.items():
+            if not isinstance(k, (str, int)) or "." in str(k):
+                raise DeclarationError(f"{path}: the key {k!r} cannot be part of a dotted path")
+            yield f"{prefix}{k}", v
     elif isinstance(x, (list, tuple)):
-        yield from ((str(i), v) for i, v in enumerate(x))
+        yield from ((f"{prefix}{i}", v) for i, v in enumerate(x))
+    else:
+        _refuse_hidden(x, path)
+
+
+def _refuse_hidden(x: Any, path: str) -> None:
+    """A slot where no path leads would never be trained."""
+    inside = x if isinstance(x, (set, frozenset)) else getattr(x, "__dict__", {})
+    values = inside.values() if isinstance(inside, dict) else inside
+    if any(isinstance(v, (Slot, Declared)) or is_module(v) for v in values):
+        raise DeclarationError(
+            f"{path}: parameters inside of a {type(x).__name__} have no path",
+            hint="use a tuple or dict, or make it a @module",
+        )
 
 
 def slots(model: object) -> dict[str, Slot]:
     """Every slot by path in the order of declaration; one object under two names is refused."""
     found: dict[str, Slot] = {}
     seen: dict[int, str] = {}
-    open_: list[int] = []
+    around: set[int] = set()
 
-    def walk(x: Any, path: str) -> None:
-        if not (isinstance(x, Slot) or is_module(x)):
-            for k, v in _fields(x):
-                walk(v, f"{path}.{k}" if path else k)
-            return
-        if id(x) in open_:
+    def enter(x: Any, path: str) -> None:
+        if id(x) in around:
             raise DeclarationError(f"{path}: the model contains itself")
-        if id(x) in seen:
-            raise DeclarationError(
-                f"{seen[id(x)] or 'the model'!r} and {path!r} are one object, but a parameter's identity is its path",
-                hint="construct it twice for two sets of parameters, or declare tied(...) to share one on purpose",
-            )
-        seen[id(x)] = path
+        if isinstance(x, Slot) or is_module(x):
+            first = seen.setdefault(id(x), path)
+            if first != path:
+                raise DeclarationError(
+                    f"{first!r} and {path!r} are one object, "
+                    "but a parameter's identity is its path",
+                    hint="construct it twice for two sets of parameters, "
+                    'or share one parameter on purpose with tied("path")',
+                )
         if isinstance(x, Slot):
+            if path in found:
+                raise DeclarationError(f"two parameters have the path {path!r}")
             found[path] = x
             return
-        open_.append(id(x))
-        for k, v in _fields(x):
-            walk(v, f"{path}.{k}" if path else k)
-        open_.pop()
+        around.add(id(x))
+        for inner, part in _parts(x, path):
+            enter(part, inner)
+        around.discard(id(x))
 
-    walk(model, "")
+    enter(model, "")
     return found
 
 
@@ -72,37 +91,48 @@ def initial_values(model: object, seed: int) -> dict[str, init.F32Array]:
     }
 
 
-def initial_state(model: object) -> dict[str, init.F32Array]:
+def initial_state(model: object, seed: int = 0) -> dict[str, init.F32Array]:
     """The first values of every persistent tensor."""
-    return {path: init.values(s.initial, s.shape, init.stream(0, path)) for path, s in states(model).items()}
+    return {
+        path: init.values(s.initial, s.shape, init.stream(seed, path))
+        for path, s in states(model).items()
+    }
 
 
 def bind(model: Any, graph: Graph) -> Any:
     """A copy of the model with tensors of the trace in its slots."""
-    known: dict[str, Any] = {}
     found = slots(model)
+    own: dict[str, Any] = {}
     for path, slot in found.items():
-        if isinstance(slot, Tied):
-            continue
-        known[path] = declare(graph, "param" if isinstance(slot, Param) else "state", path, TensorType(slot.shape))
-    for path, slot in found.items():
-        if isinstance(slot, Tied):
-            if slot.path not in known:
-                names = ", ".join(known) or "none"
-                raise TraceError(f"{path}: tied({slot.path!r}) names no parameter; the model has: {names}")
-            known[path] = known[slot.path]
-    return _rebuilt(model, "", lambda path: known[path])
+        if not isinstance(slot, Tied):
+            kind: Kind = "param" if isinstance(slot, Param) else "state"
+            own[path] = declare(graph, kind, path, TensorType(slot.shape))
+    tied = {path: s.path for path, s in found.items() if isinstance(s, Tied)}
+    shared = {path: own[owner_of(path, target, own)] for path, target in tied.items()}
+    return _bound(model, "", {**own, **shared}.__getitem__)
 
 
-def _rebuilt(x: Any, path: str, tensor: Callable[[str], Any]) -> Any:
-    prefix = f"{path}." if path else ""
+def owner_of(path: str, target: str, own: dict[str, Any]) -> str:
+    """The path that a tied slot means: seen from its module, else from the modules around it."""
+    around = path.split(".")[:-1]
+    for depth in range(len(around), -1, -1):
+        candidate = ".".join((*around[:depth], target))
+        if candidate in own:
+            return candidate
+    names = ", ".join(own) or "none"
+    raise DeclarationError(f"{path}: tied({target!r}) names no parameter; the model has: {names}")
+
+
+def _bound(x: Any, path: str, tensor: Callable[[str], Any]) -> Any:
     if isinstance(x, Slot):
         return tensor(path)
     if is_module(x):
-        fields = {k: _rebuilt(v, prefix + k, tensor) if k not in HIDDEN else v for k, v in x.__dict__.items()}
-        return clone(x, {**fields, PATH: path})
+        fields = {inner: _bound(part, inner, tensor) for inner, part in _parts(x, path)}
+        names = {k.rpartition(".")[2]: v for k, v in fields.items()}
+        return clone(x, {**x.__dict__, **names, PATH: path})
     if isinstance(x, dict):
-        return {k: _rebuilt(v, f"{prefix}{k}", tensor) for k, v in x.items()}
+        parts = (_bound(part, inner, tensor) for inner, part in _parts(x, path))
+        return dict(zip(x, parts, strict=True))
     if isinstance(x, (list, tuple)):
-        return type(x)(_rebuilt(v, f"{prefix}{i}", tensor) for i, v in enumerate(x))
+        return rebuild(x, (_bound(part, inner, tensor) for inner, part in _parts(x, path)))
     return x

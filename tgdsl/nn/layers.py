@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tgdsl import ops
+from tgdsl.frontend.arg import Arg, arg
 from tgdsl.frontend.init import Init, Kaiming, Normal, Ones, Zeros
 from tgdsl.frontend.module import module
-from tgdsl.frontend.slots import Arg, arg, param, param_if
+from tgdsl.frontend.slots import param, param_if
 from tgdsl.ir import IntTensor, Tensor
 
 

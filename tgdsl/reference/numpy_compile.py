@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from tgdsl.dtypes import NUMPY
 from tgdsl.ir import Graph, Leaf, Node, View
 
-from .numpy_calls import Call, elementwise, emit
+from . import numpy_moves
+from .numpy_calls import Call, Place, elementwise, emit
 
 Array = NDArray[Any]
 
@@ -153,17 +154,31 @@ class _Compiler:
             self._adopt(node, self._evaluate(node, inputs), Storage(None))
             return
         alias = self._alias(node, inputs)
-        if alias is not None:
+        if node.op.name == "windows" and any(node.attrs["padding"]):
+            self._windows(node, inputs)
+        elif alias is not None:
             self._adopt(node, alias, self.storage[node.inputs[0].id])
         else:
             array, storage = self._destination(node, target, state)
             self._adopt(node, array, storage)
-            self.out.calls += emit(node, inputs, array, self.key, self._scratch)
+            self.out.calls += emit(self._at(node, inputs, array))
             while self.scratch:
                 self.pool.give(self.scratch.pop())
             self.out.nbytes += sum(a.nbytes for a in inputs) + array.nbytes
         for n in node.inputs:
             self._release(self.storage[n.id])
+
+    def _at(self, node: Node, inputs: Sequence[Array], array: Array) -> Place:
+        constant = [n.id in self.constant for n in node.inputs]
+        return Place(node, inputs, array, constant, self._scratch, self.key)
+
+    def _windows(self, node: Node, inputs: Sequence[Array]) -> None:
+        (b, c, h, w), (p, q) = inputs[0].shape, node.attrs["padding"]
+        buffer, padded = self.pool.take((b, c, h + 2 * p, w + 2 * q), np.float32)
+        calls, view = numpy_moves.padded_windows(self._at(node, inputs, padded), padded)
+        self._adopt(node, view, Storage(buffer))
+        self.out.calls += calls
+        self.out.nbytes += inputs[0].nbytes + padded.nbytes
 
     def _adopt(self, node: Node, array: Array, storage: Storage) -> None:
         self.out.arrays[node.id] = array

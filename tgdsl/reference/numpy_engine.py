@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import attrs
 import numpy as np
@@ -20,9 +20,14 @@ from tgdsl.errors import DeviceError
 from tgdsl.ir import Graph, Node
 from tgdsl.ops.leaves import leaves
 from tgdsl.optim.step import ArenaLayout, StepGraphs
+from tgdsl.passes import lower
 from tgdsl.program import StepData
 
 from .numpy_compile import Calls, compile_calls
+
+
+KEPT: Final = frozenset({"conv2d_input", "window_sum", "scatter_rows", "pick", "concat"})
+"""Composite ops whose reference, or calls of their own, are faster than their parts."""
 
 
 @attrs.define
@@ -80,6 +85,7 @@ class NumpyExecutable:
 
     def __init__(self, step: StepGraphs, store: NumpyStore) -> None:
         """Make every buffer and bind every call."""
+        step = _expanded(step)
         graph = step.graph
         self._inputs = {
             n: np.zeros(v.shape, NUMPY[v.dtype]) for n, v in leaves(graph, "input").items()
@@ -138,6 +144,20 @@ class NumpyExecutable:
 
     def destroy(self) -> None:
         """Nothing to free but memory."""
+
+
+def _expanded(step: StepGraphs) -> StepGraphs:
+    """The step with composite ops in parts, which share work and reuse buffers, but for `KEPT`."""
+    old = step.graph
+    tensors = [*step.results.values(), *step.grads.values(), *old.updates.values()]
+    graph, nodes = lower(old, [t.node for t in tensors], keep=KEPT)
+    made = iter([graph.tensor(n) for n in nodes])
+    results = {name: next(made) for name in step.results}
+    grads = {name: next(made) for name in step.grads}
+    graph.updates = {name: next(made) for name in old.updates}
+    # Inputs that nothing reads must still be accepted.
+    graph.leaves = {key: graph.leaves.get(key, node) for key, node in old.leaves.items()}
+    return attrs.evolve(step, graph=graph, results=results, grads=grads)
 
 
 @attrs.frozen

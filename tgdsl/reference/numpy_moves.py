@@ -1,0 +1,230 @@
+"""The NumPy calls of ops that move elements, look them up, or approximate a function.
+
+Only what cannot be a view of memory comes here. Borders are written anew in every step,
+because the buffer may have held something else in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tgdsl.errors import InputError
+
+from .numpy_calls import Array, Call, Place, emits
+
+CHUNK = 16384
+"""Elements that a long formula works on at a time, so that they stay in cache."""
+
+# erf(x) = x * P(x * x) / Q(x * x) on [-4, 4], beyond which it is 1 in f32.
+_P = (
+    -2.72614225801306e-10,
+    2.77068142495902e-08,
+    -2.10102402082508e-06,
+    -5.69250639462346e-05,
+    -7.34990630326855e-04,
+    -2.95459980854025e-03,
+    -1.60960333262415e-02,
+)
+_Q = (
+    -1.45660718464996e-05,
+    -2.13374055278905e-04,
+    -1.68282697438203e-03,
+    -7.37332916720468e-03,
+    -1.42647390514189e-02,
+)
+
+
+@emits("erf", in_place=True)
+def _erf(place: Place) -> list[Call]:
+    x, out = place.x, place.out
+    calls: list[Call] = []
+    if not x.flags.c_contiguous or not out.flags.c_contiguous:
+        flat = place.scratch(x.shape, np.float32)
+        calls.append(partial(np.copyto, flat, x))
+        x = flat
+    source, to = x.reshape(-1), out if out.flags.c_contiguous else x
+    to = to.reshape(-1)
+    z, s, p, q = (place.scratch((min(CHUNK, source.size),), np.float32) for _ in range(4))
+    for start in range(0, source.size, CHUNK):
+        n = min(CHUNK, source.size - start)
+        part = slice(start, start + n)
+        calls += _erf_of(source[part], to[part], z[:n], s[:n], p[:n], q[:n])
+    return calls if out.flags.c_contiguous else [*calls, partial(np.copyto, out, x)]
+
+
+def _erf_of(x: Array, out: Array, z: Array, s: Array, p: Array, q: Array) -> list[Call]:
+    four = np.float32(4.0)
+    return [
+        partial(np.minimum, x, np.full(x.shape, four), out=z),
+        partial(np.maximum, z, np.full(x.shape, -four), out=z),
+        partial(np.multiply, z, z, out=s),
+        *_polynomial(_P, s, p),
+        *_polynomial(_Q, s, q),
+        partial(np.multiply, p, z, out=p),
+        partial(np.divide, p, q, out=out),
+    ]
+
+
+def _polynomial(coefficients: Sequence[float], x: Array, out: Array) -> list[Call]:
+    first, second, *rest = (np.float32(c) for c in coefficients)
+    calls: list[Call] = [partial(np.multiply, x, first, out=out), partial(np.add, out, second, out=out)]
+    for c in rest:
+        calls += [partial(np.multiply, out, x, out=out), partial(np.add, out, c, out=out)]
+    return calls
+
+
+# Moves
+
+
+@emits("reshape")
+def _reshape(place: Place) -> list[Call]:
+    return [partial(np.copyto, place.out.reshape(place.x.shape), place.x)]
+
+
+@emits("concat")
+def _concat(place: Place) -> list[Call]:
+    calls: list[Call] = []
+    axis, start = place.node.attrs["axis"], 0
+    for x in place.inputs:
+        stop = start + x.shape[axis]
+        part = place.out[(slice(None),) * axis + (slice(start, stop),)]
+        calls.append(partial(np.copyto, part, x))
+        start = stop
+    return calls
+
+
+@emits("pad")
+def _pad(place: Place) -> list[Call]:
+    low = place.node.attrs["low"]
+    inside = tuple(slice(a, a + n) for a, n in zip(low, place.x.shape, strict=True))
+    return _bordered(place.out, inside, place.x, place.node.attrs["value"])
+
+
+@emits("unslice")
+def _unslice(place: Place) -> list[Call]:
+    attributes = place.node.attrs
+    cuts: list[slice] = []
+    for start, size, step in zip(attributes["starts"], place.x.shape, attributes["steps"], strict=True):
+        stop = start + size * step
+        cuts.append(slice(start, stop if stop >= 0 else None, step))
+    return _bordered(place.out, tuple(cuts), place.x, 0.0)
+
+
+def _bordered(out: Array, inside: tuple[slice, ...], x: Array, value: Any) -> list[Call]:
+    return [partial(out.fill, value), partial(np.copyto, out[inside], x)]
+
+
+def padded_windows(place: Place, padded: Array) -> tuple[list[Call], Array]:
+    """Windows over a border: calls that write `padded`, and the view of it that is the result."""
+    attributes = dict(place.node.attrs)
+    p, q = attributes.pop("padding")
+    h, w = place.x.shape[2:]
+    inside = (slice(None), slice(None), slice(p, p + h), slice(q, q + w))
+    view = place.node.op.ref(padded, padding=(0, 0), **attributes)
+    return _bordered(padded, inside, place.x, attributes["value"]), view
+
+
+@emits("window_sum")
+def _window_sum(place: Place) -> list[Call]:
+    """Add windows up where they overlap, into an image with its border, whose inside is the result."""
+    a, x = place.node.attrs, place.x
+    (s, t), (p, q), (h, w) = a["stride"], a["padding"], a["size"]
+    _, _, kh, kw, ho, wo = x.shape
+    return add_windows(place, x.transpose(2, 3, 0, 1, 4, 5), place.out, (kh, kw, ho, wo), (s, t, p, q, h, w))
+
+
+def add_windows(
+    place: Place,
+    taps: Array,
+    out: Array,
+    sizes: tuple[int, int, int, int],
+    geometry: tuple[int, int, int, int, int, int],
+) -> list[Call]:
+    """`taps[i, j]` is what tap `(i, j)` of every window adds to the image `out`."""
+    kh, kw, ho, wo = sizes
+    s, t, p, q, h, w = geometry
+    whole = out
+    if p or q or (ho - 1) * s + kh > h or (wo - 1) * t + kw > w:
+        rows, columns = max(h + 2 * p, (ho - 1) * s + kh), max(w + 2 * q, (wo - 1) * t + kw)
+        whole = place.scratch((*out.shape[:2], rows, columns), np.float32)
+    calls: list[Call] = []
+    apart = s >= kh and t >= kw
+    if not apart or (kh * ho, kw * wo) != (h, w) or whole is not out:
+        calls.append(partial(whole.fill, 0.0))
+    for i, j in np.ndindex(kh, kw):
+        part = whole[:, :, i : i + (ho - 1) * s + 1 : s, j : j + (wo - 1) * t + 1 : t]
+        if apart:
+            calls.append(partial(np.copyto, part, taps[i, j]))
+        else:
+            calls.append(partial(np.add, part, taps[i, j], out=part))
+    if whole is not out:
+        calls.append(partial(np.copyto, out, whole[:, :, p : p + h, q : q + w]))
+    return calls
+
+
+@emits("conv2d_input")
+def _conv2d_input(place: Place) -> list[Call]:
+    """The transposed convolution: one product gives every tap, which are then added up."""
+    a, (ct, weight) = place.node.attrs, place.inputs
+    (s, t), (p, q), (h, w) = a["stride"], a["padding"], a["size"]
+    co, ci, kh, kw = weight.shape
+    b, _, ho, wo = ct.shape
+    rows = place.scratch((co, b, ho, wo), np.float32)
+    flat = place.scratch((ci * kh * kw, b * ho * wo), np.float32)
+    matrix = place.scratch((co, ci * kh * kw), np.float32)
+    taps = flat.reshape(ci, kh, kw, b, ho, wo).transpose(1, 2, 3, 0, 4, 5)
+    return [
+        partial(np.copyto, rows, ct.transpose(1, 0, 2, 3)),
+        partial(np.copyto, matrix.reshape(weight.shape), weight),
+        partial(np.dot, matrix.T, rows.reshape(co, -1), flat),
+        *add_windows(place, taps, place.out, (kh, kw, ho, wo), (s, t, p, q, h, w)),
+    ]
+
+
+# Look-ups
+
+
+def _checked(what: str, indices: Array, size: int) -> Call:
+    def check() -> None:
+        if indices.size and (indices.min() < 0 or indices.max() >= size):
+            bad = indices[(indices < 0) | (indices >= size)].flat[0]
+            raise InputError(f"{what}: index {int(bad)} is out of range for size {size}")
+
+    return check
+
+
+@emits("take")
+def _take(place: Place) -> list[Call]:
+    table, indices = place.inputs
+    # After the check, clipping changes nothing; the default mode would copy the result once more.
+    take: Any = np.take
+    return [
+        _checked("take", indices, table.shape[0]),
+        partial(take, table, indices, 0, place.out, "clip"),
+    ]
+
+
+@emits("scatter_rows")
+def _scatter_rows(place: Place) -> list[Call]:
+    """A product with a matrix of ones where a row goes: BLAS adds faster than `np.add.at`."""
+    x, indices = place.inputs
+    rows = int(place.node.attrs["rows"])
+    if rows * x.shape[0] > 1 << 20:
+        return [
+            _checked("scatter_rows", indices, rows),
+            partial(place.out.fill, 0.0),
+            partial(np.add.at, place.out, indices, x),
+        ]
+    hit = place.scratch((rows, x.shape[0]), np.bool_)
+    ones = place.scratch((rows, x.shape[0]), np.float32)
+    numbers = np.arange(rows, dtype=np.int32)[:, None]
+    return [
+        _checked("scatter_rows", indices, rows),
+        partial(np.equal, numbers, indices, out=hit),
+        partial(np.copyto, ones, hit),
+        partial(np.dot, ones, x, place.out),
+    ]
