@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 import tgdsl.ops as ops
 from tests.codegen.random_graphs import arrays, build
 from tests.codegen.run import assert_same, on_reference, traced
+from tests.optim.test_optimizers import CASES, Host
 from tgdsl.autograd import gradients
 from tgdsl.errors import DeviceError
 from tgdsl.ir import Graph, Tensor, TensorType, tracing
+from tgdsl.lr import resolve_lr
 from tgdsl.ops.leaves import declare
 from tgdsl.optim import ArenaLayout, StepGraphs
 from tgdsl.program import StepData
@@ -65,6 +67,10 @@ def test_random_graphs_agree_with_the_evaluator(seed: int) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def images(x: Tensor) -> Tensor:
+    return ops.reshape(x[:, :294], (60 * 294 // (3 * 14 * 14), 3, 14, 14))
+
+
 FORMS: dict[str, Callable[..., Any]] = {
     "sum of short rows": lambda x: ops.sum(x, -1),
     "sum of columns": lambda x: ops.sum(x, 0),
@@ -84,6 +90,23 @@ FORMS: dict[str, Callable[..., Any]] = {
     "overlap": lambda x: (x + 1.0) + ops.reshape(x + 1.0, (300, 60)).mT,
     "flipped": lambda x: ops.flip(x + 1.0, 0) * (x + 1.0),
     "comparisons": lambda x: ops.cast(ops.logical_and(x > 0.0, x < 0.5), "f32"),
+    "convolution": lambda x: ops.conv2d(
+        images(x), ops.reshape(x[0, :108], (4, 3, 3, 3)), padding=1
+    ),
+    "strided convolution": lambda x: ops.conv2d(
+        images(x), ops.reshape(x[0, :108], (4, 3, 3, 3)), stride=2, padding=(1, 0)
+    ),
+    "pooling": lambda x: ops.max_pool2d(images(x), 2),
+    "pooling that overlaps": lambda x: ops.max_pool2d(images(x), 3, stride=2, padding=1),
+    "mean pooling": lambda x: ops.avg_pool2d(images(x), 2, stride=3, padding=1),
+    "look-up": lambda x: ops.embedding(x, ops.cast(ops.arange(40), "i32")) * 0.5,
+    "joined": lambda x: ops.concat([x, x[:, :3] * 2.0], 1),
+    "padded": lambda x: ops.pad(x, [(1, 2), (0, 3)], 0.5),
+    "causal": lambda x: ops.softmax_causal(x[:, :60]),
+    "normalised": lambda x: ops.layer_norm(x),
+    "gelu": lambda x: ops.gelu(x * 3.0),
+    "gelu of a transposed": lambda x: ops.gelu(x.mT * 3.0),
+    "losses": lambda x: ops.cross_entropy(x, ops.arange(60)),
     "constants": lambda x: x + ops.cast(ops.arange(300), "f32") * 0.01 + ops.zeros((60, 1)),
 }
 
@@ -92,8 +115,18 @@ FORMS: dict[str, Callable[..., Any]] = {
 def test_each_way_of_calling_numpy_agrees_with_the_evaluator(form: str) -> None:
     rng = np.random.default_rng(0)
     feeds = {"x": rng.normal(size=(60, 300)).astype(np.float32)}
-    graph = traced(FORMS[form], feeds)
-    assert_same(executable(graph)(feeds), on_reference(graph, feeds), terms=300)
+
+    def fn(x: Tensor) -> list[Any]:
+        y = FORMS[form](x)
+        assert y.graph is not None
+        weight = ops.cast(ops.arange(y.size), "f32") * (1.0 / y.size) - 0.4
+        loss = ops.sum(ops.reshape(y, (-1,)) * weight)
+        return [y, *gradients(y.graph, loss, [x])]
+
+    graph = traced(fn, feeds)
+    run = executable(graph)
+    for _ in range(2):
+        assert_same(run(feeds), on_reference(graph, feeds), terms=300)
 
 
 def test_select_does_not_mix_bits_of_what_it_leaves_out() -> None:
@@ -162,6 +195,37 @@ def test_a_gradient_that_two_parameters_share_reaches_both() -> None:
         "a": [1.0] * 3,
         "b": [1.0] * 3,
     }
+
+
+@pytest.mark.parametrize("check_finite", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_an_update_in_slices_is_the_update_at_once(case: str, check_finite: bool) -> None:
+    shapes = {"a": (200, 401), "b": (70,), "c": (64,)}
+    decay = {"a": True, "b": False, "c": True}
+    host = Host(CASES[case], shapes, decay, check_finite=check_finite)
+    rng = np.random.default_rng(0)
+    host.put("params", {n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()})
+    engine = NumpyEngine()
+    store = engine.allocate({n: a.size for n, a in host.arenas.items()})
+    for name, array in host.arenas.items():
+        store.write(name, array.reshape(-1).astype(np.float32))
+    graph = Graph()
+    with tracing(graph):
+        loss = ops.zeros(())
+    step = StepGraphs(graph, {"loss": loss}, host.layout, update=host.update.graph)
+    loaded = engine.load(step, store)
+    for t in range(1, 4):
+        grads = {n: (rng.normal(size=s) * 0.01).astype(np.float32) for n, s in shapes.items()}
+        if check_finite and t == 3:
+            grads["c"][5] = np.nan
+        host.step(grads)
+        store.write("grads", host.arenas["grads"].reshape(-1).astype(np.float32))
+        scalars = {**host.optimizer.scalars(t, resolve_lr(host.optimizer.lr, t)), "step": float(t)}
+        loaded.submit([StepData({}, scalars)])
+    for name in host.update.graph.updates:
+        np.testing.assert_allclose(
+            store.read(name), host.arenas[name].reshape(-1), rtol=2e-4, atol=1e-6, err_msg=name
+        )
 
 
 def test_inputs_are_copied_and_results_are_not_reused() -> None:

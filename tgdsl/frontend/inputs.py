@@ -205,9 +205,11 @@ def _init(self: Any, **arrays: Any) -> None:
     self.__dict__[DIMS] = {d: n for d, (n, _) in dims.items()}
 
 
-def _check(
-    name: str, key: str, spec: Input[Any, Any], array: object, dims: dict[str, tuple[int, str]]
-) -> None:
+Sizes: TypeAlias = dict[str, tuple[int, str]]
+"""Per named dim, its size and the axis that says so."""
+
+
+def _check(name: str, key: str, spec: Input[Any, Any], array: object, dims: Sizes) -> None:
     numpy_dtype = NUMPY[spec.dtype]
     expected = f"{name}.{key}: expected {spec!r}"
     if not is_array(array) or array.dtype != numpy_dtype:
@@ -219,17 +221,21 @@ def _check(
     shape = list(array.shape)
     if array.ndim != len(spec.dims):
         raise InputError(f"{expected} (rank {len(spec.dims)}), got shape {shape}")
+    if not array.size:
+        raise InputError(f"{expected}, got shape {shape}; zero-size axes are not supported")
     for axis, (want, n) in enumerate(zip(spec.dims, array.shape, strict=True)):
-        if n < 1:
-            raise InputError(f"{expected}, got shape {shape}; zero-size axes are not supported")
-        if isinstance(want, int):
-            if want != n:
+        if isinstance(want, str):
+            m, there = dims.setdefault(want, (n, f"{key} axis {axis}"))
+            if m != n:
                 raise InputError(
-                    f"{expected}, got shape {shape}; axis {axis} must be {want}, is {n}"
+                    f"{name}: dim {want!r} is {m} in {there} and {n} in {key} axis {axis}"
                 )
-        elif dims.setdefault(want, (n, f"{key} axis {axis}"))[0] != n:
-            m, there = dims[want]
-            raise InputError(f"{name}: dim {want!r} is {m} in {there} and {n} in {key} axis {axis}")
+        elif want != n:
+            raise InputError(f"{expected}, got shape {shape}; axis {axis} must be {want}, is {n}")
+    _check_bound(expected, spec, array)
+
+
+def _check_bound(expected: str, spec: Input[Any, Any], array: NDArray[Any]) -> None:
     if spec.below is not None:
         lo, hi = int(array.min()), int(array.max())
         if lo < 0 or hi >= spec.below:

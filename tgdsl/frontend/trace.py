@@ -81,11 +81,12 @@ def trace(model: Any, forward: Any = None, /, *, dims: Mapping[str, int] | None 
     with tracing(graph):
         out = model()
     name, where = getattr(model, "__qualname__", repr(model)), _definition(model)
-    graph.outputs = list(out) if isinstance(out, (list, tuple)) else [out]
-    if not graph.outputs:
+    outputs: list[Any] = list(out) if isinstance(out, (list, tuple)) else [out]
+    if not outputs:
         raise TraceError(f"trace: {name} returned no tensor", site=where)
-    for t in graph.outputs:
+    for t in outputs:
         _check_output(graph, t, name, where)
+    graph.outputs = outputs
     return graph
 
 

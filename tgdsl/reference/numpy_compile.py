@@ -7,7 +7,8 @@ overwritten by that call; otherwise its next value is copied when the graph has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgdsl.dtypes import NUMPY
-from tgdsl.ir import Graph, Leaf, Node, View
+from tgdsl.ir import Leaf, Node, View
 
 from . import numpy_moves
 from .numpy_calls import Call, Place, elementwise, emit
@@ -93,32 +94,40 @@ Updates = Sequence[tuple[Node, Array, Node]]
 
 
 def compile_calls(
-    graph: Graph,
     results: Sequence[Node],
     leaf: Callable[[Node], Array],
     targets: Sequence[tuple[Node, Array]] = (),
     updates: Updates = (),
     key: Array | None = None,
+    *,
+    given: Mapping[int, Array] = MappingProxyType({}),
+    rows: tuple[int, int] | None = None,
+    pool: Pool | None = None,
 ) -> Calls:
     """Bind every call of a graph.
 
     Args:
-        graph: What to compute.
         results: Nodes whose arrays stay valid until `commit`.
         leaf: The array of a leaf.
         targets: Nodes and where else their values are written.
         updates: Next value, array and leaf of each state.
         key: Two numbers that stochastic ops are keyed by.
+        given: Nodes that are computed already, by id.
+        rows: `(all, some)`: arrays are parts of `some` rows of arenas of `all` rows.
+        pool: Where buffers come from; they are shared with whoever else takes from it.
     """
-    return _Compiler(graph, leaf, key).compile(results, targets, updates)
+    compiler = _Compiler(leaf, np.zeros(2, np.int64) if key is None else key, pool or Pool())
+    compiler.given, compiler.rows = given, rows
+    return compiler.compile(results, targets, updates)
 
 
 class _Compiler:
-    def __init__(self, graph: Graph, leaf: Callable[[Node], Array], key: Array | None) -> None:
-        self.graph = graph
+    def __init__(self, leaf: Callable[[Node], Array], key: Array, pool: Pool) -> None:
         self.leaf = leaf
-        self.key = np.zeros(2, np.int64) if key is None else key
-        self.pool = Pool()
+        self.key = key
+        self.pool = pool
+        self.given: Mapping[int, Array] = {}
+        self.rows: tuple[int, int] | None = None
         self.out = Calls()
         self.scratch: list[Array] = []
         self.storage: dict[int, Storage] = {}
@@ -129,8 +138,8 @@ class _Compiler:
         self, results: Sequence[Node], targets: Sequence[tuple[Node, Array]], updates: Updates
     ) -> Calls:
         roots = [*results, *(n for n, _ in targets), *(n for n, _, _ in updates)]
-        order = self.graph.reachable(roots)
-        for node in [*(n for o in order for n in o.inputs), *roots]:
+        order = _needed(roots, self.given)
+        for node in [*(n for o in order if o.id not in self.given for n in o.inputs), *roots]:
             self.uses[node.id] = self.uses.get(node.id, 0) + 1
         # The first target of a node is where it is computed; others are copies.
         direct: dict[int, Array] = {}
@@ -145,7 +154,16 @@ class _Compiler:
         self.out.allocated = self.pool.allocated
         return self.out
 
+    def _shape(self, node: Node) -> tuple[int, ...]:
+        shape = tuple(int(n) for n in node.shape)
+        if self.rows is not None and len(shape) == 2 and shape[0] == self.rows[0]:
+            return (self.rows[1], shape[1])
+        return shape
+
     def _place(self, node: Node, target: Array | None, state: tuple[Array, Node] | None) -> None:
+        if node.id in self.given:
+            self._adopt(node, self.given[node.id], Storage(None))
+            return
         inputs = [self.out.arrays[n.id] for n in node.inputs]
         if isinstance(node.op.lower, Leaf):
             self._adopt(node, self.leaf(node), Storage(None))
@@ -199,13 +217,13 @@ class _Compiler:
 
     def _evaluate(self, node: Node, inputs: Sequence[Array]) -> Array:
         value = np.asarray(node.op.ref(*inputs, **node.attrs), NUMPY[node.dtype])
-        return value.reshape(tuple(int(n) for n in node.shape))
+        return value.reshape(self._shape(node))
 
     def _alias(self, node: Node, inputs: Sequence[Array]) -> Array | None:
         if not isinstance(node.op.lower, View) or len(inputs) != 1:
             return None
         seen = np.asarray(node.op.ref(inputs[0], **node.attrs))
-        same = seen.shape == node.shape and seen.dtype == inputs[0].dtype
+        same = seen.shape == self._shape(node) and seen.dtype == inputs[0].dtype
         return seen if same and np.may_share_memory(seen, inputs[0]) else None
 
     def _destination(
@@ -225,7 +243,7 @@ class _Compiler:
                 if n.type == node.type and array.flags.c_contiguous and array.size > 0:
                     buffer, storage.buffer = storage.buffer, None
                     return array, Storage(buffer)
-        buffer, array = self.pool.take(tuple(int(n) for n in node.shape), NUMPY[node.dtype])
+        buffer, array = self.pool.take(self._shape(node), NUMPY[node.dtype])
         return array, Storage(buffer)
 
     def _scratch(self, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -257,6 +275,18 @@ class _Compiler:
         value = self.out.arrays[node.id]
         if value is not array:
             calls.append(_copier(array, value))
+
+
+def _needed(roots: Sequence[Node], given: Mapping[int, Array]) -> list[Node]:
+    """The nodes that the roots need, in topological order, not looking behind those given."""
+    found: dict[int, Node] = {}
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node.id not in found:
+            found[node.id] = node
+            stack += () if node.id in given else node.inputs
+    return sorted(found.values(), key=lambda n: n.id)
 
 
 def _copier(to: Array, value: Array) -> Call:

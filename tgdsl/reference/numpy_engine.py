@@ -24,7 +24,7 @@ from tgdsl.passes import lower
 from tgdsl.program import StepData
 
 from .numpy_compile import Calls, compile_calls
-
+from .numpy_update import compile_update
 
 KEPT: Final = frozenset({"conv2d_input", "window_sum", "scatter_rows", "pick", "concat"})
 """Composite ops whose reference, or calls of their own, are faster than their parts."""
@@ -97,7 +97,6 @@ class NumpyExecutable:
         targets = [(step.grads[n].node, a) for n, a in _grads(step, store).items()]
         updates = [(t.node, states[n], leaves(graph, "state")[n]) for n, t in graph.updates.items()]
         self._forward = compile_calls(
-            graph,
             [t.node for t in step.results.values()],
             leaf.of(graph),
             targets,
@@ -195,8 +194,10 @@ def _compile_update(
         return None
     nodes = leaves(step.update, "state")
     arenas = {name: store.arenas[name].reshape(node.shape) for name, node in nodes.items()}
-    updates = [(t.node, arenas[n], nodes[n]) for n, t in step.update.updates.items()]
-    return compile_calls(step.update, [], _Leaves(scalars, {}, arenas).of(step.update), (), updates)
+    numbers = {n: np.zeros((), NUMPY[s.dtype]) for n, s in leaves(step.update, "scalar").items()}
+    for name, number in numbers.items():
+        scalars.setdefault(name, []).append(number)
+    return compile_update(step.update, arenas, numbers)
 
 
 class NumpyEngine:

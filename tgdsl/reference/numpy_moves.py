@@ -14,7 +14,7 @@ import numpy as np
 
 from tgdsl.errors import InputError
 
-from .numpy_calls import Array, Call, Place, emits
+from .numpy_calls import Array, Call, Place, emits, general
 
 CHUNK = 16384
 """Elements that a long formula works on at a time, so that they stay in cache."""
@@ -71,7 +71,10 @@ def _erf_of(x: Array, out: Array, z: Array, s: Array, p: Array, q: Array) -> lis
 
 def _polynomial(coefficients: Sequence[float], x: Array, out: Array) -> list[Call]:
     first, second, *rest = (np.float32(c) for c in coefficients)
-    calls: list[Call] = [partial(np.multiply, x, first, out=out), partial(np.add, out, second, out=out)]
+    calls: list[Call] = [
+        partial(np.multiply, x, first, out=out),
+        partial(np.add, out, second, out=out),
+    ]
     for c in rest:
         calls += [partial(np.multiply, out, x, out=out), partial(np.add, out, c, out=out)]
     return calls
@@ -83,6 +86,11 @@ def _polynomial(coefficients: Sequence[float], x: Array, out: Array) -> list[Cal
 @emits("reshape")
 def _reshape(place: Place) -> list[Call]:
     return [partial(np.copyto, place.out.reshape(place.x.shape), place.x)]
+
+
+@emits("cast_f32")
+def _cast(place: Place) -> list[Call]:
+    return [partial(np.copyto, place.out, place.x)]
 
 
 @emits("concat")
@@ -108,7 +116,9 @@ def _pad(place: Place) -> list[Call]:
 def _unslice(place: Place) -> list[Call]:
     attributes = place.node.attrs
     cuts: list[slice] = []
-    for start, size, step in zip(attributes["starts"], place.x.shape, attributes["steps"], strict=True):
+    for start, size, step in zip(
+        attributes["starts"], place.x.shape, attributes["steps"], strict=True
+    ):
         stop = start + size * step
         cuts.append(slice(start, stop if stop >= 0 else None, step))
     return _bordered(place.out, tuple(cuts), place.x, 0.0)
@@ -134,7 +144,9 @@ def _window_sum(place: Place) -> list[Call]:
     a, x = place.node.attrs, place.x
     (s, t), (p, q), (h, w) = a["stride"], a["padding"], a["size"]
     _, _, kh, kw, ho, wo = x.shape
-    return add_windows(place, x.transpose(2, 3, 0, 1, 4, 5), place.out, (kh, kw, ho, wo), (s, t, p, q, h, w))
+    return add_windows(
+        place, x.transpose(2, 3, 0, 1, 4, 5), place.out, (kh, kw, ho, wo), (s, t, p, q, h, w)
+    )
 
 
 def add_windows(
@@ -205,6 +217,22 @@ def _take(place: Place) -> list[Call]:
     return [
         _checked("take", indices, table.shape[0]),
         partial(take, table, indices, 0, place.out, "clip"),
+    ]
+
+
+@emits("pick")
+def _pick(place: Place) -> list[Call]:
+    scores, targets = place.inputs
+    classes = scores.shape[-1]
+    if not scores.flags.c_contiguous or not place.out.flags.c_contiguous:
+        return [general(place)]
+    first = np.arange(0, scores.size, classes, dtype=np.int32).reshape(targets.shape)
+    index = place.scratch(targets.shape, np.int32)
+    take: Any = np.take
+    return [
+        _checked("cross_entropy", targets, classes),
+        partial(np.add, first, targets, out=index),
+        partial(take, scores.reshape(-1), index, None, place.out, "clip"),
     ]
 
 
