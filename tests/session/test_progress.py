@@ -103,7 +103,7 @@ def test_queued_steps_before_a_bad_one_count_and_those_after_it_do_not(
     for result in (later, bad):
         with pytest.raises(
             NonFiniteError,
-            match=r"^step 2: a gradient or the loss is not finite; the parameters are those after step 1",
+            match=r"^step 2: a gradient or the loss is not finite; the parameters are .* step 1",
         ):
             result.loss  # noqa: B018
     with pytest.raises(NonFiniteError, match="step 2"):

@@ -258,6 +258,7 @@ def operand_error(
     **operands: AnyTensor[Any],
 ) -> ShapeError:
     """An error about operands: each with its type and where it comes from."""
+    current_graph(what.partition(":")[0])  # outside of a trace that is the mistake, not the shapes
     rows: list[tuple[str, str, str]] = []
     for name, t in operands.items():
         graph = t.graph

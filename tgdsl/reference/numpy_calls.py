@@ -85,7 +85,7 @@ def elementwise(node: Node) -> bool:
 
 def _is_ufunc(node: Node) -> bool:
     # An attribute would be taken for an option of the ufunc.
-    ref = node.op.ref
+    ref: Any = node.op.ref
     same = isinstance(ref, np.ufunc) and ref.nin == len(node.inputs)
     return same and not node.attrs and ref.signature is None
 

@@ -260,7 +260,7 @@ class _Compiler:
 
     def _commits(self, updates: Updates) -> None:
         moved = [(n, array) for n, array, _ in updates if self.out.arrays[n.id] is not array]
-        # A next value that is itself a state, or a view of one, must be read before any is replaced.
+        # A next value that is a state, or a view of one, must be read before any is replaced.
         snapshots: list[tuple[Array, Array]] = []
         for node, array in moved:
             value = self.out.arrays[node.id]

@@ -140,25 +140,20 @@ def padded_windows(place: Place, padded: Array) -> tuple[list[Call], Array]:
 
 @emits("window_sum")
 def _window_sum(place: Place) -> list[Call]:
-    """Add windows up where they overlap, into an image with its border, whose inside is the result."""
-    a, x = place.node.attrs, place.x
+    return add_windows(place, place.x.transpose(2, 3, 0, 1, 4, 5), place.out)
+
+
+def add_windows(place: Place, taps: Array, out: Array) -> list[Call]:
+    """Add windows up where they overlap.
+
+    Args:
+        place: Its attributes are stride, padding and size of the image.
+        taps: `[kh, kw, B, C, Ho, Wo]`, what each tap of every window adds.
+        out: `[B, C, H, W]`, the inside of an image with a border.
+    """
+    a = place.node.attrs
     (s, t), (p, q), (h, w) = a["stride"], a["padding"], a["size"]
-    _, _, kh, kw, ho, wo = x.shape
-    return add_windows(
-        place, x.transpose(2, 3, 0, 1, 4, 5), place.out, (kh, kw, ho, wo), (s, t, p, q, h, w)
-    )
-
-
-def add_windows(
-    place: Place,
-    taps: Array,
-    out: Array,
-    sizes: tuple[int, int, int, int],
-    geometry: tuple[int, int, int, int, int, int],
-) -> list[Call]:
-    """`taps[i, j]` is what tap `(i, j)` of every window adds to the image `out`."""
-    kh, kw, ho, wo = sizes
-    s, t, p, q, h, w = geometry
+    kh, kw, _, _, ho, wo = taps.shape
     whole = out
     if p or q or (ho - 1) * s + kh > h or (wo - 1) * t + kw > w:
         rows, columns = max(h + 2 * p, (ho - 1) * s + kh), max(w + 2 * q, (wo - 1) * t + kw)
@@ -181,8 +176,7 @@ def add_windows(
 @emits("conv2d_input")
 def _conv2d_input(place: Place) -> list[Call]:
     """The transposed convolution: one product gives every tap, which are then added up."""
-    a, (ct, weight) = place.node.attrs, place.inputs
-    (s, t), (p, q), (h, w) = a["stride"], a["padding"], a["size"]
+    ct, weight = place.inputs
     co, ci, kh, kw = weight.shape
     b, _, ho, wo = ct.shape
     rows = place.scratch((co, b, ho, wo), np.float32)
@@ -193,7 +187,7 @@ def _conv2d_input(place: Place) -> list[Call]:
         partial(np.copyto, rows, ct.transpose(1, 0, 2, 3)),
         partial(np.copyto, matrix.reshape(weight.shape), weight),
         partial(np.dot, matrix.T, rows.reshape(co, -1), flat),
-        *add_windows(place, taps, place.out, (kh, kw, ho, wo), (s, t, p, q, h, w)),
+        *add_windows(place, taps, place.out),
     ]
 
 

@@ -8,20 +8,20 @@ never repeat the words of a step.
 from __future__ import annotations
 
 import secrets
-from typing import Final
+from typing import Any, Final
 
 from tgdsl.errors import OptionError
 
 _EVALUATION: Final = 0x9E3779B9
 
 
-def check_seed(seed: int | None) -> int:
+def check_seed(seed: Any) -> int:
     """A seed of 32 bits; a fresh one for None."""
     if seed is None:
         return secrets.randbits(32)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise OptionError(f"seed must be an int in [0, 2**32), got {seed!r}")
-    return seed
+    return int(seed)
 
 
 def step_key(seed: int, step: int) -> dict[str, int]:
