@@ -19,11 +19,15 @@ from .codegen import generate
 from .dtypes import DType
 from .errors import GradientError, ParameterError, TraceError
 from .frontend import init as _init
-from .frontend.trace import trace, trace_into
-from .ir import AnyTensor, Graph, Shape, Tensor, TensorType, current_graph, user_site
+from .frontend import param_input as param_input
+from .frontend import state_input as state_input
+from .frontend import tensor_input as tensor_input
+from .frontend import trace as trace
+from .frontend import trace_into as trace_into
+from .ir import AnyTensor, Graph, Shape, Tensor, TensorType, current_graph
 from .lr import Schedule, resolve_lr
 from .ops import sqrt
-from .ops.leaves import declare, leaves
+from .ops.leaves import leaves
 from .optim.step import ArenaLayout, StepGraphs
 from .program import Program
 
@@ -155,30 +159,6 @@ def adam_scalars(config: AdamConfig, step: int) -> dict[str, float]:
     lr = resolve_lr(config.lr, step)
     lrt = lr * math.sqrt(1.0 - config.b2**step) / (1.0 - config.b1**step)
     return {"_adam_lrt": lrt, "_adam_decay_shrink": 1.0 - lr * config.weight_decay}
-
-
-def param_input(name: str, shape: Shape, dtype: DType = "f32") -> Any:
-    """Declare a parameter in the trace: bound by upload, persistent, differentiated."""
-    return _leaf("param", name, shape, dtype)
-
-
-def tensor_input(name: str, shape: Shape, dtype: DType = "f32") -> Any:
-    """Declare an input of the trace: given at every step or run."""
-    return _leaf("input", name, shape, dtype)
-
-
-def state_input(name: str, shape: Shape, dtype: DType = "f32", init_value: float = 0.0) -> Any:
-    """Declare a persistent value that starts as `init_value` everywhere and gets no gradient."""
-    made = _leaf("state", name, shape, dtype)
-    current_graph("state_input").facts.setdefault("init_value", {})[name] = init_value
-    return made
-
-
-def _leaf(kind: Literal["param", "input", "state"], name: str, shape: Shape, dtype: DType) -> Any:
-    sizes = tuple(shape)
-    if any(n < 1 for n in sizes):
-        raise TraceError(f"{kind} {name!r}: zero-size axes are not supported, got {list(sizes)}", site=user_site())
-    return declare(current_graph(f"{kind}_input"), kind, name, TensorType(sizes, dtype))
 
 
 @attrs.frozen

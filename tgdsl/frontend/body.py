@@ -6,6 +6,7 @@ plain default, a declaration without annotation, one object under two names.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -82,12 +83,12 @@ def _module(x: Any, owner: object, where: str, *, fresh: bool) -> Any:
         args, kwargs = x.__dict__[TEMPLATE]
         named = {k: resolve(v, owner, where) for k, v in kwargs.items()}
         return type(x)(*(resolve(a, owner, where) for a in args), **named)
-    if not fresh:
-        return x
-    return clone(x, {k: _anew(v) for k, v in x.__dict__.items()})
+    return _anew(x) if fresh else x
 
 
 def _anew(x: Any) -> Any:
+    if isinstance(x, Slot):
+        return copy.copy(x)
     if is_module(x):
         return clone(x, {k: _anew(v) for k, v in x.__dict__.items()})
     if isinstance(x, (tuple, list)):

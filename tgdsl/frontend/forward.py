@@ -112,7 +112,7 @@ def _check(fn: Any, cls: Any) -> None:
             f"but inputs={cls.__name__}",
             site=where,
         )
-    if inspect.isclass(model) and model is not object and not _may_be_module(model):
+    if inspect.isclass(model) and not _may_be_module(model):
         raise DeclarationError(
             f"@forward {name}: parameter {found[0].name!r} is annotated {model.__name__}, "
             "which is not a @module class",
@@ -132,4 +132,5 @@ def _annotated(fn: Any, parameter: inspect.Parameter) -> Any:
 
 
 def _may_be_module(cls: type[Any]) -> bool:
-    return hasattr(cls, "__tg_module__") or getattr(cls, "_is_protocol", False)
+    loose = cls in (Any, object) or getattr(cls, "_is_protocol", False)
+    return loose or hasattr(cls, "__tg_module__")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tgdsl.ir import REGISTRY, Graph, Node, Op, TensorType, View
+from tgdsl.ir import REGISTRY, Graph, Node, Op, Reduction, TensorType, View
 
 
 def scalar_value(node: Node) -> float | None:
@@ -24,6 +24,8 @@ def simplify(
     simpler = _arithmetic(op.name, inputs, type_)
     if simpler is None and isinstance(op.lower, View):
         simpler = _view(graph, op.name, inputs[0], attributes, type_)
+    if isinstance(op.lower, Reduction) and all(inputs[0].shape[a] == 1 for a in attributes["axes"]):
+        return simplify(graph, REGISTRY["reshape"], inputs, {"shape": type_.shape}, type_)
     return graph.add(op, inputs, attributes, type_) if simpler is None else simpler
 
 

@@ -16,12 +16,9 @@ from .access import bases
 DEAR = 8
 """Cost of one transcendental function."""
 
-MOST_READS = 7
-"""Stored values that one expression may read: eight bindings less the one written."""
 
-
-def computed_nodes(graph: Graph, roots: Sequence[Node]) -> set[int]:
-    """Ids of the nodes that get a place in some kernel."""
+def computed_nodes(graph: Graph, roots: Sequence[Node], max_bindings: int) -> set[int]:
+    """Ids of the nodes that get a place in some kernel, which may bind so many values."""
     nodes = graph.reachable(roots)
     chosen = {n.id for n in nodes if isinstance(n.op.lower, (Reduction, Contraction))}
     chosen |= {n.id for n in roots}
@@ -32,7 +29,7 @@ def computed_nodes(graph: Graph, roots: Sequence[Node]) -> set[int]:
                 chosen.add(node.id)
         if isinstance(node.op.lower, Gather) and not isinstance(node.inputs[0].op.lower, Leaf):
             chosen.add(node.inputs[0].id)
-    _limit_reads(nodes, chosen)
+    _limit_reads(nodes, chosen, max_bindings - 1)
     return chosen
 
 
@@ -80,13 +77,13 @@ def _work(node: Node, chosen: set[int]) -> tuple[int, int]:
     return cost, loads
 
 
-def _limit_reads(nodes: Sequence[Node], chosen: set[int]) -> None:
+def _limit_reads(nodes: Sequence[Node], chosen: set[int], most: int) -> None:
     """Store parts of an expression that would read more values than a kernel can bind."""
     for node in nodes:
         if node.id not in chosen:
             continue
-        while len(_storage(bases(node, lambda n: n.id in chosen))) > MOST_READS:
-            part = _largest_part(node, chosen)
+        while len(_storage(bases(node, lambda n: n.id in chosen))) > most:
+            part = _largest_part(node, chosen, most)
             if part is None:
                 break
             chosen.add(part.id)
@@ -96,7 +93,8 @@ def _storage(found: Sequence[Node]) -> set[str]:
     return {"scalars" if n.op.name == "scalar" else str(n.id) for n in found}
 
 
-def _largest_part(node: Node, chosen: set[int]) -> Node | None:
+def _largest_part(node: Node, chosen: set[int], limit: int) -> Node | None:
+    """The inlined part that reads most, but not too much for a kernel of its own."""
     best: Node | None = None
     most = 1
     seen: set[int] = set()
@@ -108,6 +106,6 @@ def _largest_part(node: Node, chosen: set[int]) -> Node | None:
         seen.add(x.id)
         stack.extend(x.inputs)
         reads = len(_storage(bases(x, lambda n: n.id in chosen)))
-        if isinstance(x.op.lower, Pointwise) and most < reads <= MOST_READS:
+        if isinstance(x.op.lower, Pointwise) and most < reads <= limit:
             best, most = x, reads
     return best

@@ -200,6 +200,7 @@ def widen(group: Group, node: Node, is_base: IsBase) -> Group | None:
     wide = Group(group.id, "fold", pattern, list(group.members), before=group.before)
     flat = flatten(wide.coordinates(), [n for n, _ in pattern])
     wide.own = {i: tuple(c.substitute({"p": flat}) for c in ix) for i, ix in group.own.items()}
+    wide.operand = {i: tuple(c.substitute({"p": flat}) for c in ix) for i, ix in group.operand.items()}
     placed = place(wide, node, is_base)
     if placed is None:
         return None

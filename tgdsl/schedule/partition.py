@@ -50,7 +50,7 @@ def partition(graph: Graph, roots: Sequence[Node], *, max_bindings: int, ties: M
             leaf must run before the root is stored.
     """
     roots = [r for r in dict.fromkeys(roots) if not isinstance(r.op.lower, Leaf)]
-    computed = computed_nodes(graph, roots)
+    computed = computed_nodes(graph, roots, max_bindings)
     forbidden: set[tuple[int, int]] = set()
     for _ in range(400):
         maker = _Partition(graph, roots, computed, max_bindings, ties or {}, forbidden)
@@ -155,9 +155,9 @@ class _Partition:
         for g in needed:
             new |= self.groups[g].before
         new.discard(group_id)
-        for g in self.groups.values():
-            if g.id == group_id or group_id in g.before:
-                g.before = g.before | new
+        for other in self.groups.values():
+            if other.id == group_id or group_id in other.before:
+                other.before = other.before | new
 
     def _is_stored(self, node: Node) -> bool:
         home = self.home.get(node.id)
