@@ -68,9 +68,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         with np.load(path, allow_pickle=False) as file:
             arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
     except (zipfile.BadZipFile, ValueError, EOFError) as error:
-        raise ParameterError(
-            f"{os.fspath(path)}: not a .npz file of plain arrays ({error})"
-        ) from error
+        raise ParameterError(f"{os.fspath(path)}: not a .npz file of plain arrays ({error})") from error
     if "meta" not in arrays:
         return Checkpoint(arrays)
     meta = _meta(path, str(arrays.pop("meta")))

@@ -95,13 +95,9 @@ def _parts(data: Any) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]],
     if isinstance(data, Mapping):
         return dict(data), {}, dict
     if not frontend.is_inputs(type(data)):
-        raise InputError(
-            f"minibatches: expected an @inputs value or arrays by name, got {type(data).__name__}"
-        )
+        raise InputError(f"minibatches: expected an @inputs value or arrays by name, got {type(data).__name__}")
     arrays = frontend.batch_arrays(data)
-    leading = {
-        n: spec.dims[0] if spec.dims else None for n, spec in frontend.specs(type(data)).items()
-    }
+    leading = {n: spec.dims[0] if spec.dims else None for n, spec in frontend.specs(type(data)).items()}
     dim = next(iter(leading.values()))
     if not isinstance(dim, str):
         raise InputError(

@@ -22,9 +22,7 @@ from tgdsl.errors import OptionError, int_option
 def _finite(self: object, attribute: attrs.Attribute[Any], value: object) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value):  # type: ignore[arg-type]
-        raise OptionError(
-            f"lr.{_kind(self)}: {attribute.name} must be a finite number, got {value!r}"
-        )
+        raise OptionError(f"lr.{_kind(self)}: {attribute.name} must be a finite number, got {value!r}")
 
 
 def _at_least(least: int) -> Any:
@@ -46,9 +44,7 @@ def _schedule(self: object, attribute: attrs.Attribute[Any], value: object) -> N
 def _milestones(self: object, attribute: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
     ints = all(isinstance(m, int) and not isinstance(m, bool) and m >= 1 for m in value)
     if not value or not ints or any(a >= b for a, b in pairwise(value)):
-        raise OptionError(
-            f"lr.{_kind(self)}: milestones must be ascending ints >= 1, got {value!r}"
-        )
+        raise OptionError(f"lr.{_kind(self)}: milestones must be ascending ints >= 1, got {value!r}")
 
 
 def _kind(schedule: object) -> str:
@@ -105,9 +101,7 @@ class CosineAnnealing:
     final: float = attrs.field(validator=_finite)
     steps: int = attrs.field(validator=_at_least(1))
     start_step: int | None = attrs.field(default=None, validator=_start, repr=False)
-    kind: Literal["cosine_annealing"] = attrs.field(
-        default="cosine_annealing", init=False, repr=False
-    )
+    kind: Literal["cosine_annealing"] = attrs.field(default="cosine_annealing", init=False, repr=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -143,15 +137,11 @@ class Warmup:
     kind: Literal["warmup"] = attrs.field(default="warmup", init=False, repr=False)
 
 
-Declared: TypeAlias = (
-    Constant | LinearDecay | CosineDecay | Linear | CosineAnnealing | Staircase | MultiStep | Warmup
-)
+Declared: TypeAlias = Constant | LinearDecay | CosineDecay | Linear | CosineAnnealing | Staircase | MultiStep | Warmup
 Schedule: TypeAlias = float | Declared
 """What an optimizer takes as its learning rate; a plain number is constant."""
 
-KINDS: dict[str, type[Declared]] = {
-    str(attrs.fields_dict(c)["kind"].default): c for c in get_args(Declared)
-}
+KINDS: dict[str, type[Declared]] = {str(attrs.fields_dict(c)["kind"].default): c for c in get_args(Declared)}
 """Every schedule class by its `kind`, for reading JSON back."""
 
 
@@ -160,9 +150,7 @@ def check_schedule(value: object, what: str = "lr") -> None:
     if isinstance(value, get_args(Declared)):
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise OptionError(
-            f"{what} must be a number or a schedule of tgdsl.lr, got {type(value).__name__}"
-        )
+        raise OptionError(f"{what} must be a number or a schedule of tgdsl.lr, got {type(value).__name__}")
     if not math.isfinite(value):
         raise OptionError(f"{what} must be finite, got {value!r}")
 
@@ -202,16 +190,12 @@ def constant(value: float) -> Constant:
     return Constant(value=value)
 
 
-def linear_decay(
-    peak: float, final: float, steps: int, *, start_step: int | None = None
-) -> LinearDecay:
+def linear_decay(peak: float, final: float, steps: int, *, start_step: int | None = None) -> LinearDecay:
     """A straight line that reaches `final` at `steps`; see `LinearDecay`."""
     return LinearDecay(peak=peak, final=final, steps=steps, start_step=start_step)
 
 
-def cosine_decay(
-    peak: float, final: float, steps: int, *, start_step: int | None = None
-) -> CosineDecay:
+def cosine_decay(peak: float, final: float, steps: int, *, start_step: int | None = None) -> CosineDecay:
     """Half a cosine that reaches `final` at `steps`; see `CosineDecay`."""
     return CosineDecay(peak=peak, final=final, steps=steps, start_step=start_step)
 
@@ -221,9 +205,7 @@ def linear(peak: float, final: float, steps: int, *, start_step: int | None = No
     return Linear(peak=peak, final=final, steps=steps, start_step=start_step)
 
 
-def cosine_annealing(
-    peak: float, final: float, steps: int, *, start_step: int | None = None
-) -> CosineAnnealing:
+def cosine_annealing(peak: float, final: float, steps: int, *, start_step: int | None = None) -> CosineAnnealing:
     """`cosine_decay` with PyTorch's values: the first step uses `peak`."""
     return CosineAnnealing(peak=peak, final=final, steps=steps, start_step=start_step)
 
@@ -233,16 +215,12 @@ def staircase(peak: float, every: int, gamma: float, *, start_step: int | None =
     return Staircase(peak=peak, every=every, gamma=gamma, start_step=start_step)
 
 
-def multi_step(
-    peak: float, milestones: Iterable[int], gamma: float, *, start_step: int | None = None
-) -> MultiStep:
+def multi_step(peak: float, milestones: Iterable[int], gamma: float, *, start_step: int | None = None) -> MultiStep:
     """Multiply by `gamma` after each milestone."""
     return MultiStep(peak=peak, milestones=tuple(milestones), gamma=gamma, start_step=start_step)
 
 
-def warmup(
-    peak_lr: float, warmup_steps: int, after: Schedule, *, start_step: int | None = None
-) -> Warmup:
+def warmup(peak_lr: float, warmup_steps: int, after: Schedule, *, start_step: int | None = None) -> Warmup:
     """Rise to `peak_lr` over `warmup_steps`, then follow `after`."""
     return Warmup(peak=peak_lr, steps=warmup_steps, after=after, start_step=start_step)
 
@@ -268,9 +246,7 @@ def from_json(data: Any) -> Schedule:
         check_schedule(data)
         return float(data)
     if not isinstance(data, Mapping) or data.get("kind") not in KINDS:
-        raise OptionError(
-            f"lr.from_json: expected a number or a dict with kind in {sorted(KINDS)}, got {data!r}"
-        )
+        raise OptionError(f"lr.from_json: expected a number or a dict with kind in {sorted(KINDS)}, got {data!r}")
     made: dict[str, Any] = {k: _value(k, v) for k, v in data.items() if k != "kind"}
     try:
         return KINDS[data["kind"]](**made)

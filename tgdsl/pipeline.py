@@ -37,6 +37,7 @@ _INPUT_BYTES = 64 << 20
 
 _engines: dict[Backend, Engine] = {}
 _locks: WeakKeyDictionary[Engine, threading.RLock] = WeakKeyDictionary()
+_reasons: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
 _choosing = threading.Lock()
 
 
@@ -57,9 +58,7 @@ def layout_of(model: object, optimizer: Optimizer | None) -> Layout:
     trainable = {n: p for n, p in declared.items() if p.trainable}
     decay = {
         name: optimizer is not None
-        and decays(
-            optimizer, name, declared=p.decay, default=frontend.init.decays_by_default(p.initial)
-        )
+        and decays(optimizer, name, declared=p.decay, default=frontend.init.decays_by_default(p.initial))
         for name, p in trainable.items()
     }
     return Layout(
@@ -110,15 +109,11 @@ def _seed(loss: Any) -> Any:
     return where(is_finite(loss), 1.0, 3e38)
 
 
-def trace_forward(
-    model: object, forward: Any, layout: Layout, dims: Mapping[str, int]
-) -> StepGraphs:
+def trace_forward(model: object, forward: Any, layout: Layout, dims: Mapping[str, int]) -> StepGraphs:
     """Trace a forward for evaluation; the next values of states are not computed."""
     graph = frontend.trace(model, forward, dims=dims)
     (out,) = graph.outputs
-    step = StepGraphs(
-        graph, {"output": out, **_captures(graph)}, layout.params, layout.frozen, layout.state
-    )
+    step = StepGraphs(graph, {"output": out, **_captures(graph)}, layout.params, layout.frozen, layout.state)
     return evaluation(step)
 
 
@@ -179,13 +174,9 @@ def load(engine: Engine, step: StepGraphs, store: Store, slots: int = SLOTS) -> 
 
     device: Any = engine
     slots = max(1, min(slots, _INPUT_BYTES // max(1, _input_bytes(step))))
-    software = device.limits.software
-    program = generate(
-        step, Target(device.limits.max_bindings, lanes=2 if software else 131072, software=software)
-    )
-    return Loaded(
-        device.load(program, store, slots), program.kernel_count, program.bytes_moved, program
-    )
+    limits = device.limits
+    program = generate(step, Target(max_bindings=limits.max_bindings, software=limits.software))
+    return Loaded(device.load(program, store, slots), program.kernel_count, program.bytes_moved, program)
 
 
 def _input_bytes(step: StepGraphs) -> int:
@@ -203,19 +194,22 @@ def choose_engine(backend: Backend = "auto") -> Engine:
     with _choosing:
         wanted = backend if backend != "auto" else _from_environment()
         if wanted not in _engines:
-            _engines[wanted], why = _open(wanted)
-            log.info(
-                "backend %s: %s (%s)", _engines[wanted].name, _engines[wanted].description, why
-            )
+            engine, why = _open(wanted)
+            _engines[wanted] = engine
+            _reasons.setdefault(engine, why)
+            log.info("backend %s", describe(engine))
         return _engines[wanted]
+
+
+def describe(engine: Engine) -> str:
+    """An engine, what it runs on, and why it was chosen."""
+    return f"{engine.name}: {engine.description} ({_reasons.get(engine, 'given')})"
 
 
 def _from_environment() -> Backend:
     value: Any = os.environ.get("TGDSL_BACKEND", "auto")
     if value not in get_args(Backend):
-        raise OptionError(
-            f"TGDSL_BACKEND must be one of {', '.join(get_args(Backend))}, got {value!r}"
-        )
+        raise OptionError(f"TGDSL_BACKEND must be one of {', '.join(get_args(Backend))}, got {value!r}")
     chosen: Backend = value
     return chosen
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.frontend.models import MLP, Batch, Point, loss
 from tgdsl import (
     F32,
     I32,
@@ -33,8 +34,6 @@ from tgdsl import (
     trace,
 )
 from tgdsl.ops import mean, relu, reshape, square
-
-from tests.frontend.models import MLP, Batch, Point, loss
 
 x = np.zeros((4, 1), np.float32)
 
@@ -100,9 +99,7 @@ class TestTrace:
             größe = m.l1(b.x)
             return mean(größe @ größe)
 
-        assert text(ShapeError, traced(bad)).endswith(
-            "    return mean(größe @ größe)\n                ^^^^^^^^^^^^^"
-        )
+        assert text(ShapeError, traced(bad)).endswith("    return mean(größe @ größe)\n                ^^^^^^^^^^^^^")
 
     def test_truth_value(self) -> None:
         def truth(m: MLP, b: Batch) -> Tensor:
@@ -244,15 +241,12 @@ class TestCalls:
     def test_dtype(self) -> None:
         shown = text(InputError, lambda: Batch(x=np.zeros((4, 1)), y=x))  # type: ignore[arg-type]
         assert shown == (
-            "Batch.x: expected f32('B', 1), got float64 array of shape [4, 1]\n"
-            "  hint: np.asarray(x, dtype=np.float32)"
+            "Batch.x: expected f32('B', 1), got float64 array of shape [4, 1]\n  hint: np.asarray(x, dtype=np.float32)"
         )
 
     def test_list(self) -> None:
         shown = text(InputError, lambda: Batch(x=[[1.0]], y=x))  # type: ignore[arg-type]
-        assert shown == (
-            "Batch.x: expected f32('B', 1), got list\n  hint: np.asarray(x, dtype=np.float32)"
-        )
+        assert shown == ("Batch.x: expected f32('B', 1), got list\n  hint: np.asarray(x, dtype=np.float32)")
 
     def test_rank(self) -> None:
         shown = text(InputError, lambda: Batch(x=x[:, 0], y=x))
@@ -260,9 +254,7 @@ class TestCalls:
 
     def test_fixed_dim(self) -> None:
         shown = text(InputError, lambda: Batch(x=np.zeros((4, 2), np.float32), y=x))
-        assert shown == (
-            "Batch.x: expected f32('B', 1), got shape [4, 2]; axis 1 must be 1, is 2"
-        )
+        assert shown == ("Batch.x: expected f32('B', 1), got shape [4, 2]; axis 1 must be 1, is 2")
 
     def test_dims_disagree(self) -> None:
         shown = text(InputError, lambda: Batch(x=x, y=x[:3]))
@@ -270,9 +262,7 @@ class TestCalls:
 
     def test_empty_axis(self) -> None:
         shown = text(InputError, lambda: Batch(x=x[:0], y=x))
-        assert shown == (
-            "Batch.x: expected f32('B', 1), got shape [0, 1]; zero-size axes are not supported"
-        )
+        assert shown == ("Batch.x: expected f32('B', 1), got shape [0, 1]; zero-size axes are not supported")
 
     @pytest.mark.parametrize("bad", [-1, 10])
     def test_value_out_of_range(self, bad: int) -> None:
@@ -343,7 +333,7 @@ class TestDecoration:
             @module
             class Net:
                 n: int = 64
-                l: Linear = Linear(1, n)
+                layer: Linear = Linear(1, n)
 
             return Net
 
@@ -358,7 +348,7 @@ class TestDecoration:
             @module
             class Net:
                 n: Arg[int] = arg()
-                l: Linear = Linear(1, n) if n else Linear(2, n)
+                layer: Linear = Linear(1, n) if n else Linear(2, n)
 
             return Net
 
@@ -367,8 +357,8 @@ class TestDecoration:
             "  hint: move this choice into a @build method, where self.n is a plain value\n"
             '  File "test_errors.py", line N, in '
             "TestDecoration.test_condition_on_a_symbol.<locals>.cond.<locals>.Net\n"
-            "    l: Linear = Linear(1, n) if n else Linear(2, n)\n"
-            "                ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^"
+            "    layer: Linear = Linear(1, n) if n else Linear(2, n)\n"
+            "                    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^"
         )
 
     def test_range_of_a_symbol(self) -> None:
@@ -376,7 +366,7 @@ class TestDecoration:
             @module
             class Net:
                 n: Arg[int] = arg()
-                l: tuple[Linear, ...] = tuple(Linear(1, 1) for _ in range(n))  # type: ignore[call-overload]
+                layer: tuple[Linear, ...] = tuple(Linear(1, 1) for _ in range(n))  # type: ignore[call-overload]
 
             return Net
 
@@ -385,9 +375,9 @@ class TestDecoration:
             "  hint: move this choice into a @build method, where self.n is a plain value\n"
             '  File "test_errors.py", line N, in '
             "TestDecoration.test_range_of_a_symbol.<locals>.rng.<locals>.Net\n"
-            "    l: tuple[Linear, ...] = tuple(Linear(1, 1) for _ in range(n))"
+            "    layer: tuple[Linear, ...] = tuple(Linear(1, 1) for _ in range(n))"
             "  # type: ignore[call-overload]\n"
-            "                                                        ^^^^^^^^"
+            "                                                            ^^^^^^^^"
         )
 
     def test_comprehension_in_a_class_body(self) -> None:
@@ -395,7 +385,7 @@ class TestDecoration:
             @module
             class Net:
                 n: Arg[int] = arg()
-                l: tuple[Linear, ...] = tuple(Linear(1, n) for _ in range(3))  # type: ignore[name-defined]  # noqa: F821
+                layer: tuple[Linear, ...] = tuple(Linear(1, n) for _ in range(3))  # type: ignore[name-defined]  # noqa: F821
 
             return Net
 
@@ -410,17 +400,14 @@ class TestDecoration:
             return I
 
         assert text(DeclarationError, wrong) == (
-            "@inputs I: field 'x' declares no shape.\n"
-            '  write: x: F32 = f32("B", ...)   or   x: I32 = i32("B", ...)'
+            '@inputs I: field \'x\' declares no shape.\n  write: x: F32 = f32("B", ...)   or   x: I32 = i32("B", ...)'
         )
 
     def test_frozen(self) -> None:
         def assign() -> None:
             MLP().l1 = Linear(1, 64)  # type: ignore[misc]
 
-        assert text(FrozenError, assign) == (
-            "MLP is immutable; build a new one: attrs.evolve(m, l1=...)"
-        )
+        assert text(FrozenError, assign) == ("MLP is immutable; build a new one: attrs.evolve(m, l1=...)")
 
     def test_frozen_inside_a_forward(self) -> None:
         def assigns(m: MLP, b: Batch) -> Tensor:

@@ -99,15 +99,11 @@ def test_initialisers_must_fit_their_parameter() -> None:
             Net()
         return str(caught.value).splitlines()[0]
 
-    assert declare(2, 2, initial=init.literal([1, 2, 3])) == (
-        "Net.w: init.literal has 3 numbers for the shape [2, 2]"
-    )
+    assert declare(2, 2, initial=init.literal([1, 2, 3])) == ("Net.w: init.literal has 3 numbers for the shape [2, 2]")
     assert declare(8, 3, 3, 3, initial=init.Kaiming()) == (
         "Net.w: the fan-in of the shape [8, 3, 3, 3] is not known; pass fan_in=..."
     )
-    assert declare(1, initial="zeros") == (
-        "Net.w: initial must be an initialiser such as init.Zeros(), got 'zeros'"
-    )
+    assert declare(1, initial="zeros") == ("Net.w: initial must be an initialiser such as init.Zeros(), got 'zeros'")
     with pytest.raises(ParameterError, match="1 numbers for the shape"):
         init.values(init.literal([1.0]), (2,), init.stream(0, "w"))
 

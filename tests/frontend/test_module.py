@@ -245,9 +245,7 @@ class TestBody:
             class Net:
                 _w: Tensor = param(3)
 
-        assert refused(hidden) == (
-            "@module Net: field '_w' begins with an underscore, which is reserved"
-        )
+        assert refused(hidden) == ("@module Net: field '_w' begins with an underscore, which is reserved")
 
     def test_own_constructor_is_refused(self) -> None:
         def own() -> None:
@@ -383,9 +381,7 @@ class TestSharing:
             w: Tensor = param(1)
             v: Tensor = tied("x.w")
 
-        assert refused(lambda: bind(Net(), Graph())) == (
-            "v: tied('x.w') names no parameter; the model has: w"
-        )
+        assert refused(lambda: bind(Net(), Graph())) == ("v: tied('x.w') names no parameter; the model has: w")
 
 
 class Two(NamedTuple):
@@ -420,9 +416,7 @@ class TestTree:
         ]  # fmt: skip
         assert Net().later == 2
 
-    @pytest.mark.parametrize(
-        "hold", [lambda p: {p}, lambda p: frozenset([p]), lambda p: type("Box", (), {})() or p]
-    )
+    @pytest.mark.parametrize("hold", [lambda p: {p}, lambda p: frozenset([p]), lambda p: type("Box", (), {})() or p])
     def test_parameters_where_no_path_leads_are_refused(self, hold: Callable[[Any], Any]) -> None:
         class Box:
             def __init__(self, inside: object) -> None:
@@ -449,9 +443,7 @@ class TestTree:
             return Net()
 
         assert "'a.b' cannot be part" in refused(lambda: parameters(with_keys("a.b")))
-        assert refused(lambda: parameters(with_keys(1, "1"))) == (
-            "two parameters have the path 'layers.1.w'"
-        )
+        assert refused(lambda: parameters(with_keys(1, "1"))) == ("two parameters have the path 'layers.1.w'")
 
     def test_states_are_apart_from_parameters(self) -> None:
         @module

@@ -140,10 +140,10 @@ class TestForward:
     def test_salts_depend_on_the_path_of_the_module(self) -> None:
         @module
         class Noisy:
-            l: Linear = Linear(1, 1)
+            inner: Linear = Linear(1, 1)
 
             def __call__(self, x: Tensor) -> Tensor:
-                return dropout(self.l(x), 0.5)
+                return dropout(self.inner(x), 0.5)
 
         @module
         class Net:
@@ -185,9 +185,7 @@ class TestBareFunctions:
         assert shown == f"param 'w': a size must be an int of at least 1, got {list(shape)}"
 
     def test_results_are_checked(self) -> None:
-        assert message(TraceError, lambda: trace(lambda: None)).endswith(
-            "<lambda> returned None, expected a tensor"
-        )
+        assert message(TraceError, lambda: trace(lambda: None)).endswith("<lambda> returned None, expected a tensor")
         assert message(TraceError, lambda: trace(list)) == "trace: list returned no tensor"
 
     def test_a_model_needs_a_forward(self) -> None:

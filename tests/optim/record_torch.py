@@ -24,9 +24,7 @@ STEPS = 5
 def start_and_gradients() -> tuple[list[float], list[list[float]]]:
     """Numbers of different sizes, the same wherever this is run."""
     start = [((7 * i) % 11 - 5) / 4 for i in range(6)]
-    grads = [
-        [((5 * i + 3 * t) % 13 - 6) * 10.0 ** ((i % 3) - 2) for i in range(6)] for t in range(STEPS)
-    ]
+    grads = [[((5 * i + 3 * t) % 13 - 6) * 10.0 ** ((i % 3) - 2) for i in range(6)] for t in range(STEPS)]
     return start, grads
 
 

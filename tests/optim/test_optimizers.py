@@ -122,9 +122,7 @@ def test_eps_before_the_correction_is_the_form_of_the_paper() -> None:
     st.lists(st.integers(1, 150), min_size=1, max_size=4),
     st.data(),
 )
-def test_padding_stays_zero_and_parameters_do_not_mix(
-    case: str, sizes: list[int], data: st.DataObject
-) -> None:
+def test_padding_stays_zero_and_parameters_do_not_mix(case: str, sizes: list[int], data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     shapes = {f"p{i}": (n,) for i, n in enumerate(sizes)}
     decay = {n: data.draw(st.booleans()) for n in shapes}
@@ -176,15 +174,9 @@ def test_a_step_that_is_not_finite_and_those_after_it_change_nothing(bad: float)
 
 def test_explicit_flag_wins_over_filter_wins_over_default() -> None:
     optimizer = AdamW(0.1, decay_filter=lambda name: name.endswith("w"))
-    assert [
-        decays(optimizer, "w", declared=flag, default=False) for flag in (True, False, None)
-    ] == [True, False, True]
-    assert [
-        decays(optimizer, "b", declared=None, default=default) for default in (True, False)
-    ] == [False, False]
-    assert [
-        decays(AdamW(0.1), "b", declared=None, default=default) for default in (True, False)
-    ] == [True, False]
+    assert [decays(optimizer, "w", declared=flag, default=False) for flag in (True, False, None)] == [True, False, True]
+    assert [decays(optimizer, "b", declared=None, default=default) for default in (True, False)] == [False, False]
+    assert [decays(AdamW(0.1), "b", declared=None, default=default) for default in (True, False)] == [True, False]
     assert not decays(Adam(0.1), "w", declared=True, default=True)
 
 

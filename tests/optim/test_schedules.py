@@ -34,9 +34,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("schedule", "values"), TABLE, ids=lambda v: getattr(v, "kind", None))
-def test_schedule_has_the_values_of_its_table(
-    schedule: lr.Schedule, values: dict[int, float]
-) -> None:
+def test_schedule_has_the_values_of_its_table(schedule: lr.Schedule, values: dict[int, float]) -> None:
     got = {step: lr.resolve_lr(schedule, step) for step in values}
     assert got == pytest.approx(values, abs=1e-12)
 
@@ -47,9 +45,7 @@ simple = st.one_of(
     st.floats(0, 1),
     st.builds(lr.Constant, value=numbers),
     st.builds(lr.LinearDecay, peak=numbers, final=numbers, steps=counts),
-    st.builds(
-        lr.CosineDecay, peak=numbers, final=numbers, steps=counts, start_step=st.none() | counts
-    ),
+    st.builds(lr.CosineDecay, peak=numbers, final=numbers, steps=counts, start_step=st.none() | counts),
     st.builds(lr.Linear, peak=numbers, final=numbers, steps=counts),
     st.builds(lr.CosineAnnealing, peak=numbers, final=numbers, steps=counts),
     st.builds(lr.Staircase, peak=numbers, every=counts, gamma=numbers),
@@ -60,9 +56,7 @@ simple = st.one_of(
         gamma=numbers,
     ),
 )
-schedules = st.recursive(
-    simple, lambda inner: st.builds(lr.Warmup, peak=numbers, steps=counts, after=inner)
-)
+schedules = st.recursive(simple, lambda inner: st.builds(lr.Warmup, peak=numbers, steps=counts, after=inner))
 
 
 @given(schedules)

@@ -46,7 +46,8 @@ def line(m: Line, p: Point) -> Tensor:
 @module
 class MLP:
     hidden: Arg[int] = arg(default=16)
-    l1: Linear = Linear(3, hidden)
+    features: Arg[int] = arg(default=3)
+    l1: Linear = Linear(features, hidden)
     l2: Linear = Linear(hidden, 1)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -56,6 +57,11 @@ class MLP:
 @forward(inputs=Batch)
 def mlp_loss(m: MLP, b: Batch) -> Tensor:
     return mean(square(m(b.x) - b.y))
+
+
+@forward(inputs=Point)
+def predict(m: MLP, p: Point) -> Tensor:
+    return m(p.x)
 
 
 def batch(seed: int, size: int = 8) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tgdsl.ops as ops
-from tests.session.models import MLP, Batch, Line, Point, batch, line, line_loss, mlp_loss
+from tests.session.models import MLP, Batch, Line, Point, batch, line, line_loss, mlp_loss, predict
 from tgdsl import SGD, Adam, Tensor, compile_forward, compile_module, forward
 from tgdsl.errors import (
     CaptureError,
@@ -91,18 +91,12 @@ def test_captures_are_read_only_where_they_are_asked_for(engine_name: Backend) -
     with pytest.raises(CaptureError, match=r"^no capture 'lime'; there are: line$"):
         read.get("lime")
     want = train.compile_forward(line).run(x=batch(0)["x"]).output
-    np.testing.assert_allclose(
-        train.with_captures.run(**batch(0)).captures["line"], want, rtol=1e-6
-    )
+    np.testing.assert_allclose(train.with_captures.run(**batch(0)).captures["line"], want, rtol=1e-6)
 
 
 def test_a_forward_without_captures_has_empty_ones(engine_name: Backend) -> None:
     train = trained(engine_name)
-    assert (
-        list(train.step(**batch(0)).captures)
-        == list(train.with_captures.step(**batch(0)).captures)
-        == []
-    )
+    assert list(train.step(**batch(0)).captures) == list(train.with_captures.step(**batch(0)).captures) == []
 
 
 def test_per_head_splits_a_capture() -> None:
@@ -172,12 +166,8 @@ def test_a_loss_that_cannot_be_trained_is_refused_at_compile(engine_name: Backen
         match=r"not_scalar must return a scalar f32 loss, got f32\[B=4\]\n  hint: reduce it",
     ):
         compile_module(MLP(), not_scalar, optimizer=Adam(0.1), dims={"B": 4}, backend=engine_name)
-    with pytest.raises(
-        GradientError, match="without_model does not depend on any trainable parameter"
-    ):
-        compile_module(
-            MLP(), without_model, optimizer=Adam(0.1), dims={"B": 4}, backend=engine_name
-        )
+    with pytest.raises(GradientError, match="without_model does not depend on any trainable parameter"):
+        compile_module(MLP(), without_model, optimizer=Adam(0.1), dims={"B": 4}, backend=engine_name)
 
 
 def test_a_call_that_fails_changes_nothing(engine_name: Backend) -> None:
@@ -272,11 +262,6 @@ def test_destroy_ends_children_and_keeps_results(engine_name: Backend) -> None:
             call()
 
 
-@forward(inputs=Point)
-def predict(m: MLP, p: Point) -> Tensor:
-    return m(p.x)
-
-
 def test_a_forward_compiled_alone_owns_its_parameters(engine_name: Backend, tmp_path: Any) -> None:
     train = trained(engine_name)
     alone = compile_forward(MLP(), predict, seed=train.seed, backend=engine_name)
@@ -295,12 +280,8 @@ def test_a_forward_compiled_alone_owns_its_parameters(engine_name: Backend, tmp_
 def test_one_model_compiles_any_number_of_times_and_stays_as_it_is(engine_name: Backend) -> None:
     model = MLP()
     before = dict(vars(model))
-    first = compile_module(
-        model, mlp_loss, optimizer=Adam(0.1), dims={"B": 8}, seed=0, backend=engine_name
-    )
-    second = compile_module(
-        model, mlp_loss, optimizer=Adam(0.1), dims={"B": 8}, seed=0, backend=engine_name
-    )
+    first = compile_module(model, mlp_loss, optimizer=Adam(0.1), dims={"B": 8}, seed=0, backend=engine_name)
+    second = compile_module(model, mlp_loss, optimizer=Adam(0.1), dims={"B": 8}, seed=0, backend=engine_name)
     assert vars(model) == before
     assert [repr(n) for n in first.ir.nodes] == [repr(n) for n in second.ir.nodes]
 

@@ -28,9 +28,7 @@ Arrays = dict[str, np.ndarray]
 
 def executable(graph: Graph) -> Callable[[Arrays], list[np.ndarray]]:
     engine = NumpyEngine()
-    loaded = engine.load(
-        StepGraphs(graph, {str(i): t for i, t in enumerate(graph.outputs)}), engine.allocate({})
-    )
+    loaded = engine.load(StepGraphs(graph, {str(i): t for i, t in enumerate(graph.outputs)}), engine.allocate({}))
 
     def run(feeds: Arrays) -> list[np.ndarray]:
         (ticket,) = loaded.submit([StepData(feeds, {"key0": 1, "key1": 2})])
@@ -138,9 +136,7 @@ def test_select_does_not_mix_bits_of_what_it_leaves_out() -> None:
     np.testing.assert_array_equal(got[1], np.where(feeds["c"], bad, np.float32(0)))
 
 
-def states(
-    fn: Callable[..., dict[str, Tensor]], values: Arrays
-) -> tuple[Callable[[], Arrays], Arrays]:
+def states(fn: Callable[..., dict[str, Tensor]], values: Arrays) -> tuple[Callable[[], Arrays], Arrays]:
     """A step that only updates states; returns a function that runs it and what it returned."""
     layout = ArenaLayout.of((n, a.shape) for n, a in values.items())
     graph = Graph()
@@ -188,9 +184,7 @@ def test_a_gradient_that_two_parameters_share_reaches_both() -> None:
     assert grads["a"].node is grads["b"].node
     engine = NumpyEngine()
     store = engine.allocate({"params": layout.size, "grads": layout.size})
-    engine.load(StepGraphs(graph, {"loss": loss}, layout, grads=grads), store).submit(
-        [StepData({}, {})]
-    )
+    engine.load(StepGraphs(graph, {"loss": loss}, layout, grads=grads), store).submit([StepData({}, {})])
     assert {n: v.tolist() for n, v in store.views("grads", layout).items()} == {
         "a": [1.0] * 3,
         "b": [1.0] * 3,
@@ -223,9 +217,7 @@ def test_an_update_in_slices_is_the_update_at_once(case: str, check_finite: bool
         scalars = {**host.optimizer.scalars(t, resolve_lr(host.optimizer.lr, t)), "step": float(t)}
         loaded.submit([StepData({}, scalars)])
     for name in host.update.graph.updates:
-        np.testing.assert_allclose(
-            store.read(name), host.arenas[name].reshape(-1), rtol=2e-4, atol=1e-6, err_msg=name
-        )
+        np.testing.assert_allclose(store.read(name), host.arenas[name].reshape(-1), rtol=2e-4, atol=1e-6, err_msg=name)
 
 
 def test_inputs_are_copied_and_results_are_not_reused() -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import tgdsl.ops as ops
-from tests.session.models import MLP, Batch, Line, batch, line_loss
+from tests.session.models import MLP, Batch, Line, batch, line_loss, mlp_loss, predict
 from tests.session.test_handles import equal, trained
 from tgdsl import SGD, Adam, AdamW, Tensor, compile_module, forward, lr
-from tgdsl.errors import NonFiniteError, OptionError
+from tgdsl.errors import DeclarationError, NonFiniteError, OptionError, ShapeError
 from tgdsl.pipeline import Backend
 
 
@@ -113,3 +113,25 @@ def test_queued_steps_before_a_bad_one_count_and_those_after_it_do_not(
     assert np.isfinite(train.step(**batch(3)).loss)
     train.reset()
     assert train.step(**batch(0)).loss == good.loss
+
+
+def test_replace_model_keeps_the_handle_and_its_children(engine_name: Backend) -> None:
+    train = trained(engine_name, dims={"B": 8})
+    infer = train.compile_forward(predict)
+    x = batch(0)["x"]
+    old = train.step(**batch(0))
+    infer.run(x=x)
+    with pytest.raises(DeclarationError, match="replace_model: expected a MLP, got Line"):
+        train.replace_model(Line())
+    with pytest.raises(OptionError, match="the optimizer must be of the same kind"):
+        train.replace_model(MLP(4), optimizer=SGD(0.1))
+    with pytest.raises(ShapeError):
+        train.replace_model(MLP(features=4))
+    assert (train.model, train.steps_done) == (MLP(), 1)
+    train.replace_model(MLP(4), seed=5)
+    fresh = compile_module(MLP(4), mlp_loss, optimizer=Adam(0.01), seed=5, backend=engine_name)
+    assert equal(train.download_params(), fresh.download_params())
+    assert train.step(**batch(1)).loss == fresh.step(**batch(1)).loss
+    assert (train.steps_done, train.seed, train.model) == (1, 5, MLP(4))
+    np.testing.assert_array_equal(infer.run(x=x).output, fresh.compile_forward(predict).run(x=x).output)
+    assert np.isfinite(old.loss)

@@ -61,18 +61,14 @@ class Machine(RuleBasedStateMachine):
             a[...] = np.nan  # the call must have copied them
         self.queued.append((result, self.oracle.step(**copies), self.oracle.step_number))
 
-    @rule(
-        first=seeds, count=st.integers(1, 5), group=st.integers(1, 4), read_every=st.integers(1, 3)
-    )
+    @rule(first=seeds, count=st.integers(1, 5), group=st.integers(1, 4), read_every=st.integers(1, 3))
     def steps(self, first: int, count: int, group: int, read_every: int) -> None:
         made = [batch(first + i) for i in range(count)]
         losses: dict[int, float] = {}
         for b in made:
             loss = self.oracle.step(**b)
             losses[self.oracle.step_number] = loss
-        results = list(
-            self.train.steps((Batch(**b) for b in made), read_every=read_every, group=group)
-        )
+        results = list(self.train.steps((Batch(**b) for b in made), read_every=read_every, group=group))
         assert [r.step for r in results] == [n for n in losses if n % read_every == 0]
         for r in results:
             np.testing.assert_allclose(r.loss, losses[r.step], **close)
@@ -87,9 +83,7 @@ class Machine(RuleBasedStateMachine):
     @rule(seed=seeds, size=sizes)
     def run_loss(self, seed: int, size: int) -> None:
         arrays = batch(seed, size)
-        np.testing.assert_allclose(
-            self.train.run(**arrays).output, self.oracle.loss(**arrays), **close
-        )
+        np.testing.assert_allclose(self.train.run(**arrays).output, self.oracle.loss(**arrays), **close)
 
     @rule(seed=seeds, size=sizes)
     def predict(self, seed: int, size: int) -> None:

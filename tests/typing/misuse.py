@@ -1,11 +1,9 @@
-# type: ignore
 # ruff: noqa
 # fmt: off
 """Every line marked `# E name` is a mistake that both checkers must report.
 
 `# E name (pyright)` is one that pyright alone reports, `# E name (neither)` one that is found
-when the declaration runs. The first line keeps the file out of the project's own checks;
-test_misuse.py checks a copy without it.
+when the declaration runs. The project's own checks leave this file out; test_misuse.py runs them.
 """
 from __future__ import annotations
 import math

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_type
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import assert_type
 
 from tests.typing.models import (
     MLP,
@@ -112,9 +112,7 @@ def batches() -> Iterator[Batch]:
 
 
 def handles() -> None:
-    train = compile_module(
-        MLP(), loss, optimizer=Adam(lr.LinearDecay(peak=1e-2, final=0.0, steps=9)), dims={"B": 4}
-    )
+    train = compile_module(MLP(), loss, optimizer=Adam(lr.LinearDecay(peak=1e-2, final=0.0, steps=9)), dims={"B": 4})
     assert_type(train.model, MLP)
     result = train.step(x=x, y=x)
     assert_type(result, StepResult)

@@ -25,7 +25,7 @@ from .wgsl import INFINITY
 MAX_GROUPS = 65535
 """Workgroups per grid dimension that every adapter allows."""
 
-NEUTRAL = {
+NEUTRAL: dict[tuple[str, str], str] = {
     ("sum", "f32"): "0.0f",
     ("sum", "i32"): "0",
     ("prod", "f32"): "1.0f",
@@ -36,6 +36,13 @@ NEUTRAL = {
     ("min", "i32"): "2147483647",
 }
 COMBINE = {"sum": "{a} + {b}", "prod": "{a} * {b}", "max": "max({a}, {b})", "min": "min({a}, {b})"}
+
+
+MOST_TERMS = 256
+"""Terms that one thread adds up in a single running sum."""
+
+BLOCK_TERMS = 64
+"""Terms per block of a longer sum."""
 
 
 @attrs.frozen
@@ -68,6 +75,13 @@ def choose_tile(group: Group, *, software: bool) -> Tile:
         return Tile(max(1, min(64 // lanes, rows)), lanes)
     across = min(32, _power(rows)) if rows * 32 >= 65536 else min(16, _power(rows))
     return Tile(across, min(256 // across, _power(fold)))
+
+
+def _combine_of(node: Node) -> str:
+    """How a reduction combines two terms."""
+    lowering = node.op.lower
+    assert isinstance(lowering, Reduction)
+    return lowering.combine
 
 
 def _power(n: int) -> int:
@@ -152,6 +166,8 @@ class FoldKernel:
         accumulators = {n.id: self._accumulator(n) for n in folds}
         if self.group.fold == 1:
             self._visit(folds, kept, accumulators)
+        elif self.group.fold > MOST_TERMS * self.tile.lanes and folds:
+            self._visit_in_blocks(folds, kept, accumulators)
         else:
             self.emit.open()
             self.emit.variable("r")
@@ -161,9 +177,28 @@ class FoldKernel:
         for node in folds:
             self._combine(node, accumulators[node.id])
 
+    def _visit_in_blocks(self, folds: list[Node], kept: list[Node], accumulators: Mapping[int, str]) -> None:
+        """A long walk in two levels: the rounding errors of one long running sum would add up."""
+        e, fold, step = self.emit, self.group.fold, self.tile.lanes
+        e.open()
+        e.variable("r_block")
+        parts: dict[int, str] = {}
+        for node in folds:
+            parts[node.id] = e.name(f"part_{node.op.name}")
+            e.line(f"var {parts[node.id]} = {NEUTRAL[_combine_of(node), node.dtype]};")
+        e.open()
+        e.variable("r")
+        self._visit(folds, kept, parts)
+        end = f"min({fold}, r_block + {BLOCK_TERMS * step})"
+        e.close(f"for (var r = r_block + {self.lane}; r < {end}; r += {step})")
+        for node in folds:
+            combined = COMBINE[_combine_of(node)].format(a=accumulators[node.id], b=parts[node.id])
+            e.line(f"{accumulators[node.id]} = {combined};")
+        e.close(f"for (var r_block = 0; r_block < {fold}; r_block += {BLOCK_TERMS * step})")
+
     def _accumulator(self, node: Node) -> str:
         name = self.emit.name(f"acc_{node.op.name}")
-        neutral = NEUTRAL[node.op.lower.combine, node.dtype]  # type: ignore[union-attr,index]
+        neutral = NEUTRAL[_combine_of(node), node.dtype]
         if "inf()" in neutral:
             self.emit.helpers[INFINITY] = None
         self.emit.line(f"var {name} = {neutral};", 0)
@@ -172,7 +207,7 @@ class FoldKernel:
     def _visit(self, folds: list[Node], kept: list[Node], accumulators: Mapping[int, str]) -> None:
         for node in folds:
             term = self.emit.value(node.inputs[0], self.group.operand[node.id])
-            combine = COMBINE[node.op.lower.combine]  # type: ignore[union-attr]
+            combine = COMBINE[_combine_of(node)]
             name = accumulators[node.id]
             self.emit.line(f"{name} = {combine.format(a=name, b=term)};")
         for node in kept:
@@ -195,7 +230,7 @@ class FoldKernel:
             self.shared.append(declaration)
         stride = 1 if self.group.fold_is_last or tile.rows == 1 else tile.rows
         base = "lane_id"
-        combine = COMBINE[node.op.lower.combine]  # type: ignore[union-attr]
+        combine = COMBINE[_combine_of(node)]
         e.line(f"{name}[{base}] = {accumulator};")
         half = tile.lanes // 2
         while half:

@@ -70,9 +70,7 @@ class Arg(Generic[T]):
         assert self._value_of is not None, "a symbol outside of a @module class"
         return self._value_of(owner)
 
-    def _with(
-        self, sign: str, fn: Callable[[Any, Any], Any], other: Any, *, swapped: bool = False
-    ) -> Arg[int]:
+    def _with(self, sign: str, fn: Callable[[Any, Any], Any], other: Any, *, swapped: bool = False) -> Arg[int]:
         def value_of(owner: Any) -> Any:
             a, b = self.value(owner), (other.value(owner) if isinstance(other, Arg) else other)
             return fn(b, a) if swapped else fn(a, b)

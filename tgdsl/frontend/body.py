@@ -124,9 +124,7 @@ class Body:
         if base is None:
             # A field of attrs, so that attrs.evolve keeps children that were given; the first,
             # because the factories of later fields read it.
-            self.attributes[OVERRIDES] = attrs.field(
-                factory=dict, eq=False, repr=False, kw_only=True, alias=OVERRIDES
-            )
+            self.attributes[OVERRIDES] = attrs.field(factory=dict, eq=False, repr=False, kw_only=True, alias=OVERRIDES)
         self.args: list[str] = list(base.args) if base else []
         self.children: list[str] = list(base.children) if base else []
         self.order: list[str] = list(base.order) if base else []
@@ -153,15 +151,12 @@ class Body:
             kind = {Arg: "Arg[...]", Declared: "Tensor", Repeated: "tuple[..., ...]"}
             shown = kind.get(type(value), type(value).__name__)
             raise DeclarationError(
-                f"@module {self.name}: {key!r} has no annotation, so it is not a field.\n"
-                f"  write: {key}: {shown} = ..."
+                f"@module {self.name}: {key!r} has no annotation, so it is not a field.\n  write: {key}: {shown} = ..."
             )
 
     def _add(self, key: str, value: Any) -> None:
         if key.startswith("_"):
-            raise DeclarationError(
-                f"@module {self.name}: field {key!r} begins with an underscore, which is reserved"
-            )
+            raise DeclarationError(f"@module {self.name}: field {key!r} begins with an underscore, which is reserved")
         self._once(key, value)
         if isinstance(value, Arg):
             self.attributes[key] = attrs.field(default=value.default, kw_only=value.kw_only)
@@ -200,8 +195,7 @@ class Body:
         if first == key:
             return
         raise DeclarationError(
-            f"@module {self.name}: {first!r} and {key!r} are one object, "
-            "but a parameter's identity is its path",
+            f"@module {self.name}: {first!r} and {key!r} are one object, but a parameter's identity is its path",
             hint=None
             if isinstance(value, Arg)
             else 'write the declaration twice, or share one parameter on purpose with tied("path")',

@@ -68,9 +68,7 @@ class Forward(Generic[M_contra, B, P, S]):
         return f"<forward {self.__name__}({getattr(self.inputs, '__name__', '?')})>"
 
 
-def forward(
-    *, inputs: Callable[P, B]
-) -> Callable[[Callable[[M, B], AnyTensor[S]]], Forward[M, B, P, S]]:
+def forward(*, inputs: Callable[P, B]) -> Callable[[Callable[[M, B], AnyTensor[S]]], Forward[M, B, P, S]]:
     """Declare an entry point: a function of a model and one value of an `@inputs` class.
 
     Args:
@@ -91,16 +89,13 @@ def forward(
 def _check(fn: Any, cls: Any) -> None:
     name, where = fn.__qualname__, _Where(fn)
     if not is_inputs(cls):
-        raise DeclarationError(
-            f"@forward {name}: inputs={cls!r} is not an @inputs class", site=where
-        )
+        raise DeclarationError(f"@forward {name}: inputs={cls!r} is not an @inputs class", site=where)
     found = list(inspect.signature(fn).parameters.values())
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if len(found) != 2 or any(p.kind not in positional for p in found):
         names = ", ".join(map(str, (p.replace(annotation=p.empty) for p in found)))
         raise DeclarationError(
-            f"@forward {name}: expected two parameters (model, inputs), "
-            f"found {len(found)} ({names}).",
+            f"@forward {name}: expected two parameters (model, inputs), found {len(found)} ({names}).",
             hint=f"read the inputs from one value: def {name}(m: ..., b: {cls.__name__}) -> Tensor",
             site=where,
         )
@@ -108,14 +103,12 @@ def _check(fn: Any, cls: Any) -> None:
     if batch not in (None, Any) and not isinstance(batch, TypeVar) and batch is not cls:
         shown = getattr(batch, "__name__", batch)
         raise DeclarationError(
-            f"@forward {name}: parameter {found[1].name!r} is annotated {shown} "
-            f"but inputs={cls.__name__}",
+            f"@forward {name}: parameter {found[1].name!r} is annotated {shown} but inputs={cls.__name__}",
             site=where,
         )
     if inspect.isclass(model) and not _may_be_module(model):
         raise DeclarationError(
-            f"@forward {name}: parameter {found[0].name!r} is annotated {model.__name__}, "
-            "which is not a @module class",
+            f"@forward {name}: parameter {found[0].name!r} is annotated {model.__name__}, which is not a @module class",
             site=where,
         )
 

@@ -133,9 +133,7 @@ def misfit(initial: object, shape: tuple[int, ...], fan_in: int | None) -> str |
     return None
 
 
-def values(
-    initial: Init, shape: tuple[int, ...], rng: np.random.Generator, fan_in: int | None = None
-) -> F32Array:
+def values(initial: Init, shape: tuple[int, ...], rng: np.random.Generator, fan_in: int | None = None) -> F32Array:
     """The first values of one parameter.
 
     Raises:

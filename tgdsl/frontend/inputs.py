@@ -32,9 +32,7 @@ class Input(Generic[X, V]):
 
     name: str = "?"
 
-    def __init__(
-        self, kind: type[X], dims: tuple[int | str, ...], below: int | None = None
-    ) -> None:
+    def __init__(self, kind: type[X], dims: tuple[int | str, ...], below: int | None = None) -> None:
         """Made by `f32` and `i32`."""
         self.kind, self.dims, self.below = kind, dims, below
         problem = next((p for p in map(_dim_problem, dims) if p), None)
@@ -166,8 +164,7 @@ def inputs(cls: type[T], /) -> type[T]:
             )
         if field.startswith("_"):
             raise DeclarationError(
-                f"@inputs {cls.__name__}: field {field!r} begins with an underscore, "
-                "which is reserved"
+                f"@inputs {cls.__name__}: field {field!r} begins with an underscore, which is reserved"
             )
         declared[field] = value
     for field, value in cls.__dict__.items():
@@ -198,8 +195,7 @@ def _init(self: Any, **arrays: Any) -> None:
     for key, spec in declared.items():
         _check(name, key, spec, arrays[key], dims)
     self.__dict__[TENSORS] = {
-        k: HeldTensor(arrays[k]) if s.dtype == "f32" else HeldIntTensor(arrays[k])
-        for k, s in declared.items()
+        k: HeldTensor(arrays[k]) if s.dtype == "f32" else HeldIntTensor(arrays[k]) for k, s in declared.items()
     }
     self.__dict__[ARRAYS] = dict(arrays)
     self.__dict__[DIMS] = {d: n for d, (n, _) in dims.items()}
@@ -227,9 +223,7 @@ def _check(name: str, key: str, spec: Input[Any, Any], array: object, dims: Size
         if isinstance(want, str):
             m, there = dims.setdefault(want, (n, f"{key} axis {axis}"))
             if m != n:
-                raise InputError(
-                    f"{name}: dim {want!r} is {m} in {there} and {n} in {key} axis {axis}"
-                )
+                raise InputError(f"{name}: dim {want!r} is {m} in {there} and {n} in {key} axis {axis}")
         elif want != n:
             raise InputError(f"{expected}, got shape {shape}; axis {axis} must be {want}, is {n}")
     _check_bound(expected, spec, array)
@@ -283,13 +277,9 @@ def bind_inputs(cls: Any, dims: Mapping[str, int], graph: Graph) -> Any:
     """A value of an `@inputs` class whose fields are tensors of the trace."""
     need = dims_of(cls)
     if extra := [d for d in dims if d not in need]:
-        raise DimError(
-            f"{cls.__name__} has no dim {extra[0]!r}; its dims are: {', '.join(need) or 'none'}"
-        )
+        raise DimError(f"{cls.__name__} has no dim {extra[0]!r}; its dims are: {', '.join(need) or 'none'}")
     if missing := [d for d in need if d not in dims]:
-        raise DimError(
-            f"{cls.__name__}: dim {missing[0]!r} is not bound; pass dims={{{missing[0]!r}: ...}}"
-        )
+        raise DimError(f"{cls.__name__}: dim {missing[0]!r} is not bound; pass dims={{{missing[0]!r}: ...}}")
     for d, n in dims.items():
         if not is_count(n):
             raise DimError(f"{cls.__name__}: dim {d!r} must be an int of at least 1, got {n!r}")

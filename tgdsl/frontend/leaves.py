@@ -26,18 +26,14 @@ def tensor_input(name: str, shape: Sequence[int], dtype: DType = "f32") -> Any:
     return _leaf("input", name, shape, dtype)
 
 
-def state_input(
-    name: str, shape: Sequence[int], dtype: DType = "f32", init_value: float = 0.0
-) -> Any:
+def state_input(name: str, shape: Sequence[int], dtype: DType = "f32", init_value: float = 0.0) -> Any:
     """Declare a persistent value that starts as `init_value` everywhere and gets no gradient."""
     made = _leaf("state", name, shape, dtype)
     current_graph("state_input").facts.setdefault("init_value", {})[name] = init_value
     return made
 
 
-def _leaf(
-    kind: Literal["param", "input", "state"], name: str, shape: Sequence[int], dtype: DType
-) -> Any:
+def _leaf(kind: Literal["param", "input", "state"], name: str, shape: Sequence[int], dtype: DType) -> Any:
     graph = current_graph({"input": "tensor_input"}.get(kind, f"{kind}_input"))
     sizes = tuple(shape)
     if not name:

@@ -226,9 +226,7 @@ def param_if(
     return cast("Tensor | None", Declared("param_if", optional))
 
 
-def state(
-    *dims: Size, initial: Init | Arg[Init] | None = None, init: Literal[False] = False
-) -> Tensor:
+def state(*dims: Size, initial: Init | Arg[Init] | None = None, init: Literal[False] = False) -> Tensor:
     """Declare a persistent tensor that is not trained: running statistics, counters.
 
     A training forward names its next value with `update(self.mean, value)`; an inference

@@ -47,9 +47,7 @@ class Traced:
 @overload
 def trace(model: Callable[[], Any], /) -> Graph: ...
 @overload
-def trace(
-    model: M, forward: Forward[M, B, P, S], /, *, dims: Mapping[str, int] | None = None
-) -> Graph: ...
+def trace(model: M, forward: Forward[M, B, P, S], /, *, dims: Mapping[str, int] | None = None) -> Graph: ...
 def trace(model: Any, forward: Any = None, /, *, dims: Mapping[str, int] | None = None) -> Graph:
     """The graph of a forward on a model, or of a bare function.
 
@@ -99,9 +97,7 @@ def trace_forward(model: M, forward: Forward[M, B, P, S], dims: Mapping[str, int
         TraceError: If the forward does not return one tensor of this trace.
     """
     if not is_module(model):
-        raise DeclarationError(
-            f"trace: model is a {type(model).__name__}, not an instance of a @module class"
-        )
+        raise DeclarationError(f"trace: model is a {type(model).__name__}, not an instance of a @module class")
     if not isinstance(forward, Forward):
         raise DeclarationError(f"trace: expected a @forward function, got {forward!r}")
     graph = Graph()

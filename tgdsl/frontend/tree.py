@@ -54,8 +54,7 @@ def slots(model: object) -> dict[str, Slot]:
             first = seen.setdefault(id(x), path)
             if first != path:
                 raise DeclarationError(
-                    f"{first!r} and {path!r} are one object, "
-                    "but a parameter's identity is its path",
+                    f"{first!r} and {path!r} are one object, but a parameter's identity is its path",
                     hint="construct it twice for two sets of parameters, "
                     'or share one parameter on purpose with tied("path")',
                 )
@@ -93,10 +92,7 @@ def initial_values(model: object, seed: int) -> dict[str, init.F32Array]:
 
 def initial_state(model: object, seed: int = 0) -> dict[str, init.F32Array]:
     """The first values of every persistent tensor."""
-    return {
-        path: init.values(s.initial, s.shape, init.stream(seed, path))
-        for path, s in states(model).items()
-    }
+    return {path: init.values(s.initial, s.shape, init.stream(seed, path)) for path, s in states(model).items()}
 
 
 def bind(model: Any, graph: Graph) -> Any:

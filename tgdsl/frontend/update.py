@@ -26,8 +26,7 @@ def update(state: Tensor, value: Tensor) -> None:
         if t.graph is not graph:
             raise TraceError(
                 f"update: {t!r} does not belong to this trace.",
-                hint="use the model and the inputs that the forward receives, "
-                "not values from outside",
+                hint="use the model and the inputs that the forward receives, not values from outside",
                 site=user_site(),
             )
     if state.node.op.name != "state":
@@ -36,9 +35,7 @@ def update(state: Tensor, value: Tensor) -> None:
             site=user_site(),
         )
     if value.type != state.type:
-        raise operand_error(
-            ShapeError, "update: the next value has another type", state=state, value=value
-        )
+        raise operand_error(ShapeError, "update: the next value has another type", state=state, value=value)
     name = state.node.attrs["name"]
     if name in graph.updates:
         raise TraceError(f"update: {name!r} is updated twice", site=user_site())

@@ -24,6 +24,7 @@ from .op import Op as Op
 from .op import Sample as Sample
 from .op import Sampler as Sampler
 from .op import op as op
+from .printer import show as show
 from .registry import provides as provides
 from .site import Site as Site
 from .site import user_site as user_site
@@ -38,3 +39,4 @@ from .types import Shape as Shape
 from .types import Sized as Sized
 from .types import TensorType as TensorType
 from .types import show_shape as show_shape
+from .verify import verify as verify

@@ -140,6 +140,11 @@ class Graph:
             h = ((h ^ byte) * 0x01000193) & 0xFFFFFFFF
         return h
 
+    def __str__(self) -> str:
+        from .printer import show  # noqa: PLC0415
+
+        return show(self)
+
     def roots(self) -> list[Node]:
         """Everything the graph is for: outputs, captures, state updates."""
         tensors = [*self.outputs, *self.captures.values(), *self.updates.values()]

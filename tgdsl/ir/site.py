@@ -17,6 +17,8 @@ from typing import Final
 import attrs
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_INTERNAL: Final = (_PACKAGE, "<attrs generated ")
+# Constructors of modules are generated, and call back into the package.
 
 
 @attrs.frozen
@@ -63,7 +65,7 @@ class Site:
 def user_site() -> Site | None:
     """The innermost frame outside the package, or None when there is none."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_code.co_filename.startswith(_INTERNAL):
         if frame.f_back is None:
             return None
         frame = frame.f_back

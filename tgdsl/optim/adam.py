@@ -18,9 +18,7 @@ _SMALLEST_EPS = 1e-30
 # An eps of zero would turn the zero padding between parameters into 0/0.
 
 
-def adam_scalars(
-    step: int, lr: float, b1: float, b2: float, *, eps_after: bool
-) -> dict[str, float]:
+def adam_scalars(step: int, lr: float, b1: float, b2: float, *, eps_after: bool) -> dict[str, float]:
     """The bias corrections, in f64."""
     root = math.sqrt(1.0 - b2**step)
     size = lr / (1.0 - b1**step)

@@ -101,9 +101,7 @@ def check_lr(self: object, _: attrs.Attribute[Any], value: object) -> None:
     check_schedule(value, f"{type(self).__name__}: lr")
 
 
-def number(
-    default: float | None, low: float, high: float = math.inf, *, open_low: bool = False
-) -> Any:
+def number(default: float | None, low: float, high: float = math.inf, *, open_low: bool = False) -> Any:
     """A keyword-only field in `[low, high)`, or `(low, high)`; None stays None."""
 
     def check(self: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -112,8 +110,6 @@ def number(
         ok = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value < high
         if not ok or (open_low and value == low):
             left = "(" if open_low else "["
-            raise OptionError(
-                f"{type(self).__name__}: {attribute.name} must be in {left}{low}, {high}), got {value!r}"
-            )
+            raise OptionError(f"{type(self).__name__}: {attribute.name} must be in {left}{low}, {high}), got {value!r}")
 
     return attrs.field(default=default, kw_only=True, validator=check)

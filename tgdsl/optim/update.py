@@ -59,9 +59,7 @@ def build_update(
     with tracing(graph):
         p: Tensor = declare(graph, "state", "params", arena)
         g: Tensor = declare(graph, "state", "grads", arena)
-        moments: dict[str, Tensor] = {
-            m: declare(graph, "state", m, arena) for m in optimizer.moments
-        }
+        moments: dict[str, Tensor] = {m: declare(graph, "state", m, arena) for m in optimizer.moments}
         mask, tables = _decay(graph, layout, decay)
         names = list(optimizer.scalars(1, 0.0))
         scalars: dict[str, Tensor] = {n: declare(graph, "scalar", n, TensorType(())) for n in names}
@@ -98,9 +96,7 @@ def _decay(
     return mask, {"decay": table}
 
 
-def _guarded(
-    graph: Graph, squares: Tensor, old: Mapping[str, Tensor], new: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+def _guarded(graph: Graph, squares: Tensor, old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> dict[str, Tensor]:
     # Steps queued behind a bad one must be no-ops too, so the verdict lives on the device.
     health: Tensor = declare(graph, "state", HEALTH, TensorType((1, BLOCK)))
     step: Tensor = declare(graph, "scalar", "step", TensorType(()))

@@ -188,12 +188,7 @@ def _where(place: Place) -> list[Call]:
 @emits("sum")
 def _sum(place: Place) -> list[Call]:
     x, out, axes = place.x, place.out, tuple(place.node.attrs["axes"])
-    if (
-        x.dtype == np.float32
-        and x.flags.c_contiguous
-        and x.ndim > len(axes)
-        and out.flags.c_contiguous
-    ):
+    if x.dtype == np.float32 and x.flags.c_contiguous and x.ndim > len(axes) and out.flags.c_contiguous:
         # A product with ones is BLAS, several times faster than a fold of short rows.
         n = int(np.prod([x.shape[a] for a in axes]))
         if axes == tuple(range(x.ndim - len(axes), x.ndim)) and n <= 4096:

@@ -134,9 +134,7 @@ class _Compiler:
         self.uses: dict[int, int] = {}
         self.constant: set[int] = set()
 
-    def compile(
-        self, results: Sequence[Node], targets: Sequence[tuple[Node, Array]], updates: Updates
-    ) -> Calls:
+    def compile(self, results: Sequence[Node], targets: Sequence[tuple[Node, Array]], updates: Updates) -> Calls:
         roots = [*results, *(n for n, _ in targets), *(n for n, _, _ in updates)]
         order = _needed(roots, self.given)
         for node in [*(n for o in order if o.id not in self.given for n in o.inputs), *roots]:
@@ -226,9 +224,7 @@ class _Compiler:
         same = seen.shape == self._shape(node) and seen.dtype == inputs[0].dtype
         return seen if same and np.may_share_memory(seen, inputs[0]) else None
 
-    def _destination(
-        self, node: Node, target: Array | None, state: tuple[Array, Node] | None
-    ) -> tuple[Array, Storage]:
+    def _destination(self, node: Node, target: Array | None, state: tuple[Array, Node] | None) -> tuple[Array, Storage]:
         if target is not None:
             return target, Storage(None)
         reads = [n.id for n in node.inputs]

@@ -87,9 +87,7 @@ class NumpyExecutable:
         """Make every buffer and bind every call."""
         step = _expanded(step)
         graph = step.graph
-        self._inputs = {
-            n: np.zeros(v.shape, NUMPY[v.dtype]) for n, v in leaves(graph, "input").items()
-        }
+        self._inputs = {n: np.zeros(v.shape, NUMPY[v.dtype]) for n, v in leaves(graph, "input").items()}
         self._scalars: dict[str, list[NDArray[Any]]] = {}
         self._key = np.zeros(2, np.int64)
         states = store.views("state", step.state) if step.state.size else {}
@@ -187,9 +185,7 @@ def _grads(step: StepGraphs, store: NumpyStore) -> dict[str, NDArray[np.float32]
     return store.views("grads", step.params) if step.grads else {}
 
 
-def _compile_update(
-    step: StepGraphs, store: NumpyStore, scalars: dict[str, list[NDArray[Any]]]
-) -> Calls | None:
+def _compile_update(step: StepGraphs, store: NumpyStore, scalars: dict[str, list[NDArray[Any]]]) -> Calls | None:
     if step.update is None:
         return None
     nodes = leaves(step.update, "state")

@@ -116,9 +116,7 @@ def _pad(place: Place) -> list[Call]:
 def _unslice(place: Place) -> list[Call]:
     attributes = place.node.attrs
     cuts: list[slice] = []
-    for start, size, step in zip(
-        attributes["starts"], place.x.shape, attributes["steps"], strict=True
-    ):
+    for start, size, step in zip(attributes["starts"], place.x.shape, attributes["steps"], strict=True):
         stop = start + size * step
         cuts.append(slice(start, stop if stop >= 0 else None, step))
     return _bordered(place.out, tuple(cuts), place.x, 0.0)

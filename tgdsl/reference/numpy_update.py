@@ -20,9 +20,7 @@ ROWS: Final = 512
 """Rows of 64 elements per slice: 128 KB per array."""
 
 
-def compile_update(
-    graph: Graph, arenas: Mapping[str, Array], scalars: Mapping[str, Array]
-) -> Calls:
+def compile_update(graph: Graph, arenas: Mapping[str, Array], scalars: Mapping[str, Array]) -> Calls:
     """Bind the calls of an update graph to its arenas, shaped as its leaves."""
     states = leaves(graph, "state")
     rows = int(states["params"].shape[0])

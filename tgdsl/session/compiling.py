@@ -11,18 +11,8 @@ from tgdsl import frontend
 from tgdsl.errors import DeclarationError
 from tgdsl.frontend import Forward
 from tgdsl.optim.base import Optimizer
-from tgdsl.optim.update import Update
-from tgdsl.pipeline import (
-    Backend,
-    Layout,
-    arenas_of,
-    choose_engine,
-    layout_of,
-    lock_of,
-    make_update,
-)
+from tgdsl.pipeline import Backend, choose_engine
 
-from . import persist
 from .inference import Inference
 from .seeds import check_seed
 from .training import Trained
@@ -61,17 +51,17 @@ def compile_module(
         A handle with initial parameters.
     """
     _check("compile_module", model, loss)
-    seed = check_seed(seed)
-    layout = layout_of(model, optimizer)
-    update = (
-        None if optimizer is None else make_update(optimizer, layout, check_finite=check_finite)
+    finite = check_finite and optimizer is not None
+    weights = Weights.create(
+        model,
+        optimizer,
+        check_seed(seed),
+        choose_engine(backend),
+        trained=True,
+        check_finite=finite,
     )
-    weights = _weights(model, layout, update, seed, backend, trained=True)
     try:
-        finite = check_finite and update is not None
-        return Trained(
-            model, loss, optimizer, dims, weights, layout, update, seed, check_finite=finite
-        )
+        return Trained(loss, optimizer, dims, weights, check_finite=finite)
     except BaseException:
         weights.destroy()
         raise
@@ -87,11 +77,10 @@ def compile_forward(
 ) -> Inference[M, B, P, S]:
     """Compile a forward with parameters of its own; see `compile_module`."""
     _check("compile_forward", model, forward)
-    seed = check_seed(seed)
-    layout = layout_of(model, None)
-    weights = _weights(model, layout, None, seed, backend, trained=False)
+    engine = choose_engine(backend)
+    weights = Weights.create(model, None, check_seed(seed), engine, trained=False)
     try:
-        return Inference(model, forward, dims, weights, layout, seed, owner=True)
+        return Inference(forward, dims, weights, owner=True)
     except BaseException:
         weights.destroy()
         raise
@@ -99,32 +88,6 @@ def compile_forward(
 
 def _check(what: str, model: object, forward: object) -> None:
     if not frontend.is_module(model):
-        raise DeclarationError(
-            f"{what}: model is a {type(model).__name__}, not an instance of a @module class"
-        )
+        raise DeclarationError(f"{what}: model is a {type(model).__name__}, not an instance of a @module class")
     if not isinstance(forward, Forward):
-        raise DeclarationError(
-            f"{what}: expected a @forward function, got {type(forward).__name__}"
-        )
-
-
-def _weights(
-    model: object,
-    layout: Layout,
-    update: Update | None,
-    seed: int,
-    backend: Backend,
-    *,
-    trained: bool,
-) -> Weights:
-    engine = choose_engine(backend)
-    lock = lock_of(engine)
-    with lock:
-        store = engine.allocate(arenas_of(layout, update, trained=trained))
-        weights = Weights(
-            engine, lock, store, layout.params, layout.frozen, layout.state, layout.order
-        )
-        for name, table in ({} if update is None else update.tables).items():
-            store.write(name, table)
-        persist.initialise(weights, model, seed)
-        return weights
+        raise DeclarationError(f"{what}: expected a @forward function, got {type(forward).__name__}")

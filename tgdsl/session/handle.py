@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tgdsl.errors import HandleError
 from tgdsl.ir import Graph
 from tgdsl.optim.step import StepGraphs
-from tgdsl.pipeline import Loaded
+from tgdsl.pipeline import Loaded, describe
 
 from .programs import Programs, Variant
 from .weights import Weights
@@ -29,20 +29,16 @@ class Handle(Generic[M]):
 
     _variant: Variant = "run"
 
-    def __init__(self, name: str, model: M, weights: Weights, seed: int) -> None:
+    def __init__(self, name: str, weights: Weights) -> None:
         """Subclasses add their programs."""
         self._name = name
-        self._model = model
         self._weights = weights
-        self._seed = seed
         self._alive = True
         self._programs: Programs
 
     # Parameters
 
-    def upload_params(
-        self, params: Mapping[str, NDArray[np.float32]], *, partial: bool = False
-    ) -> None:
+    def upload_params(self, params: Mapping[str, NDArray[np.float32]], *, partial: bool = False) -> None:
         """Replace parameters by name; nothing is written unless all of them fit.
 
         Args:
@@ -61,9 +57,7 @@ class Handle(Generic[M]):
             self._require_alive()
             return self._weights.download_params()
 
-    def upload_state(
-        self, state: Mapping[str, NDArray[np.float32]], *, partial: bool = False
-    ) -> None:
+    def upload_state(self, state: Mapping[str, NDArray[np.float32]], *, partial: bool = False) -> None:
         """Replace persistent tensors of modules by name, as `upload_params` does parameters."""
         with self._weights.lock:
             self._require_alive()
@@ -81,17 +75,18 @@ class Handle(Generic[M]):
     @property
     def model(self) -> M:
         """The model, as given."""
-        return self._model
+        model: M = self._weights.model
+        return model
 
     @property
     def seed(self) -> int:
         """What parameters and random ops are drawn from."""
-        return self._seed
+        return self._weights.seed
 
     @property
     def device(self) -> str:
-        """The backend and what it runs on."""
-        return f"{self._weights.engine.name}: {self._weights.engine.description}"
+        """The backend, what it runs on, and why it was chosen."""
+        return describe(self._weights.engine)
 
     @property
     def param_names(self) -> tuple[str, ...]:
@@ -162,4 +157,4 @@ class Handle(Generic[M]):
         self.destroy()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name} of {self._model!r} on {self._weights.engine.name}>"
+        return f"<{type(self).__name__} {self._name} of {self.model!r} on {self._weights.engine.name}>"

@@ -11,7 +11,7 @@ import numpy as np
 from tgdsl import checkpoint, frontend
 from tgdsl.frontend import Forward
 from tgdsl.optim.step import StepGraphs
-from tgdsl.pipeline import Layout, trace_forward
+from tgdsl.pipeline import trace_forward
 from tgdsl.program import StepData
 
 from .handle import Handle
@@ -31,26 +31,22 @@ class Inference(Handle[M], Generic[M, B, P, S]):
 
     def __init__(
         self,
-        model: M,
         forward: Forward[M, B, P, S],
         dims: Mapping[str, int] | None,
         weights: Weights,
-        layout: Layout,
-        seed: int,
         *,
         owner: bool,
     ) -> None:
         """Made by `compile_forward`."""
-        super().__init__(forward.__name__, model, weights, seed)
+        super().__init__(forward.__name__, weights)
         self._forward = forward
-        self._layout = layout
         self._owner = owner
         self._runs = 0
         with weights.lock:
             self._programs = Programs(forward.__name__, forward.inputs, dims, self._trace, weights)
 
     def _trace(self, dims: Mapping[str, int]) -> StepGraphs:
-        return trace_forward(self._model, self._forward, self._layout, dims)
+        return trace_forward(self.model, self._forward, self._weights.layout, dims)
 
     # Calls
 
@@ -67,7 +63,7 @@ class Inference(Handle[M], Generic[M, B, P, S]):
         with self._weights.lock:
             self._require_alive()
             bound = self._programs.bound(frontend.batch_dims(batch))
-            scalars = evaluation_key(self._seed, self._runs + 1) if bound.keyed else {}
+            scalars = evaluation_key(self.seed, self._runs + 1) if bound.keyed else {}
             loaded = bound.variant(variant, self._weights)
             data = StepData(frontend.batch_arrays(batch), scalars)
             (ticket,) = loaded.executable.submit([data])
@@ -83,9 +79,7 @@ class Inference(Handle[M], Generic[M, B, P, S]):
         """Write parameters and states to an `.npz` file."""
         with self._weights.lock:
             self._require_alive()
-            held = checkpoint.Checkpoint(
-                self._weights.download_params(), self._weights.download_state()
-            )
+            held = checkpoint.Checkpoint(self._weights.download_params(), self._weights.download_state())
         checkpoint.save(path, held)
 
     def load_params(self, path: str | os.PathLike[str], *, partial: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Initial values, and what a training run writes to a file and reads back."""
+"""What a training run writes to a file and reads back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from tgdsl import frontend, lr
+from tgdsl import lr
 from tgdsl.checkpoint import Checkpoint
 from tgdsl.errors import ParameterError
 from tgdsl.lr import Schedule, resolve_lr
@@ -35,20 +35,12 @@ class Progress:
         return resolve_lr(self.lr, step - self.lr_start)
 
 
-def initialise(weights: Weights, model: object, seed: int) -> None:
-    """Draw every parameter from its own stream of the seed, and set the states."""
-    weights.write(frontend.initial_values(model, seed))
-    weights.write_state(frontend.initial_state(model))
-
-
-def collect(
-    weights: Weights, optimizer: Optimizer | None, progress: Progress, seed: int
-) -> Checkpoint:
+def collect(weights: Weights, optimizer: Optimizer | None, progress: Progress) -> Checkpoint:
     """Everything that training needs to go on."""
     moments = () if optimizer is None else optimizer.moments
     meta: dict[str, Any] = {
         "step": progress.step,
-        "seed": seed,
+        "seed": weights.seed,
         "lr": lr.to_json(progress.lr),
         "lr_start": progress.lr_start,
         "optimizer": None if optimizer is None else optimizer.kind,
@@ -85,17 +77,13 @@ def restore(
     return resumed
 
 
-def _resumed(
-    weights: Weights, optimizer: Optimizer | None, held: Checkpoint
-) -> tuple[Progress, int]:
+def _resumed(weights: Weights, optimizer: Optimizer | None, held: Checkpoint) -> tuple[Progress, int]:
     hint = "load_params(path, optimizer=False) reads the parameters alone"
     kind = None if optimizer is None else optimizer.kind
     if "optimizer" not in held.meta:
         raise ParameterError("the file holds no optimizer state", hint=hint)
     if held.meta["optimizer"] != kind:
-        raise ParameterError(
-            f"the file was saved with optimizer {held.meta['optimizer']}, not {kind}", hint=hint
-        )
+        raise ParameterError(f"the file was saved with optimizer {held.meta['optimizer']}, not {kind}", hint=hint)
     wanted = set(() if optimizer is None else optimizer.moments)
     if held.moments.keys() != wanted:
         raise ParameterError(
@@ -106,14 +94,10 @@ def _resumed(
     for moment, arrays in held.moments.items():
         check_arrays(f"moment {moment} of", shapes, arrays, partial=False)
     try:
-        progress = Progress(
-            int(held.meta["step"]), lr.from_json(held.meta["lr"]), int(held.meta["lr_start"])
-        )
+        progress = Progress(int(held.meta["step"]), lr.from_json(held.meta["lr"]), int(held.meta["lr_start"]))
         return progress, int(held.meta["seed"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ParameterError(
-            f"the file's training state is incomplete ({error})", hint=hint
-        ) from error
+        raise ParameterError(f"the file's training state is incomplete ({error})", hint=hint) from error
 
 
 def check_grad_names(weights: Weights, names: Iterable[str]) -> None:
@@ -122,6 +106,4 @@ def check_grad_names(weights: Weights, names: Iterable[str]) -> None:
         if name in weights.frozen.segments:
             raise ParameterError(f"parameter {name!r} is frozen and has no gradient")
         if name not in weights.params.segments:
-            raise ParameterError(
-                f"unknown parameter {name!r}; trainable are: {', '.join(weights.params.segments)}"
-            )
+            raise ParameterError(f"unknown parameter {name!r}; trainable are: {', '.join(weights.params.segments)}")

@@ -123,9 +123,7 @@ class Programs:
         """Bind ahead of the first call; from now on `current` is this entry."""
         sizes = {**self.fixed, **check_dims(self.inputs.__name__, self.names, dims)}
         if missing := [n for n in self.names if n not in sizes]:
-            raise DimError(
-                f"{self.inputs.__name__}: dim {missing[0]!r} is not bound; pass {missing[0]}=..."
-            )
+            raise DimError(f"{self.inputs.__name__}: dim {missing[0]!r} is not bound; pass {missing[0]}=...")
         entry = self.bound(sizes)
         self._ahead = tuple(sizes[n] for n in self.names)
         return entry
@@ -143,6 +141,7 @@ class Programs:
 
     def forget(self) -> None:
         """Free every entry; the next call compiles anew."""
+        self._weights.settle()
         for entry in self._entries.values():
             entry.destroy()
         self._entries.clear()
@@ -152,9 +151,7 @@ def check_dims(owner: str, names: tuple[str, ...], dims: Mapping[str, Any]) -> d
     """Refuse unknown names and sizes below 1."""
     for name, size in dims.items():
         if name not in names:
-            raise DimError(
-                f"{owner} has no dim {name!r}; its dims are: {', '.join(names) or 'none'}"
-            )
+            raise DimError(f"{owner} has no dim {name!r}; its dims are: {', '.join(names) or 'none'}")
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise DimError(f"{owner}: dim {name!r} must be an int >= 1, got {size!r}")
     return dict(dims)

@@ -43,9 +43,7 @@ class Captures:
     def shape_of(self, name: str) -> tuple[int, ...]:
         """The shape of `name`, known even where it was not read."""
         if name not in self.shapes:
-            raise CaptureError(
-                f"no capture {name!r}; there are: {', '.join(self.names()) or 'none'}"
-            )
+            raise CaptureError(f"no capture {name!r}; there are: {', '.join(self.names()) or 'none'}")
         return self.shapes[name]
 
     def has(self, name: str) -> bool:
@@ -60,9 +58,7 @@ class Captures:
         """The array `[..., heads, m, n]` as one matrix per head; leading axes must have size 1."""
         array = self.get(name)
         if array.ndim < 3 or any(n != 1 for n in array.shape[:-3]):
-            raise CaptureError(
-                f"per_head: capture {name!r} has shape {list(array.shape)}, not [heads, m, n]"
-            )
+            raise CaptureError(f"per_head: capture {name!r} has shape {list(array.shape)}, not [heads, m, n]")
         return list(array.reshape(array.shape[-3:]))
 
     def __getitem__(self, name: str) -> NDArray[Any]:

@@ -11,22 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgdsl import checkpoint, frontend
-from tgdsl.errors import HandleError, InputError, int_option
+from tgdsl.errors import DeclarationError, HandleError, InputError, OptionError, int_option
 from tgdsl.frontend import Forward
 from tgdsl.lr import Schedule, check_schedule
 from tgdsl.optim.base import Optimizer
 from tgdsl.optim.step import StepGraphs
-from tgdsl.optim.update import Update
-from tgdsl.pipeline import Layout, trace_loss
+from tgdsl.pipeline import trace_loss
 from tgdsl.program import StepData
 
 from . import persist
 from .handle import Handle
 from .inference import Inference
 from .persist import Progress
-from .programs import Bound, Programs, Variant
+from .programs import Bound, Programs, Variant, log
 from .results import RunResult, StepResult
-from .seeds import step_key
+from .seeds import check_seed, step_key
 from .weights import Weights
 
 M = TypeVar("M")
@@ -47,23 +46,17 @@ class Trained(Handle[M], Generic[M, B, P]):
 
     def __init__(
         self,
-        model: M,
         loss: Forward[M, B, P, np.float32],
         optimizer: Optimizer | None,
         dims: Mapping[str, int] | None,
         weights: Weights,
-        layout: Layout,
-        update: Update | None,
-        seed: int,
         *,
         check_finite: bool,
     ) -> None:
         """Made by `compile_module`."""
-        super().__init__(loss.__name__, model, weights, seed)
+        super().__init__(loss.__name__, weights)
         self._loss = loss
         self._optimizer = optimizer
-        self._layout = layout
-        self._update = update
         self._check_finite = check_finite
         self._progress = Progress(0, 0.0 if optimizer is None else optimizer.lr)
         self._children: list[Inference[Any, Any, Any, Any]] = []
@@ -71,10 +64,9 @@ class Trained(Handle[M], Generic[M, B, P]):
             self._programs = Programs(loss.__name__, loss.inputs, dims, self._trace, weights)
 
     def _trace(self, dims: Mapping[str, int]) -> StepGraphs:
-        step = trace_loss(
-            self._model, self._loss, self._layout, dims, check_finite=self._check_finite
-        )
-        return attrs.evolve(step, update=None if self._update is None else self._update.graph)
+        weights = self._weights
+        step = trace_loss(weights.model, self._loss, weights.layout, dims, check_finite=self._check_finite)
+        return attrs.evolve(step, update=None if weights.update is None else weights.update.graph)
 
     # Calls
 
@@ -91,9 +83,7 @@ class Trained(Handle[M], Generic[M, B, P]):
         """The same calls, reading the captures too."""
         return CapturingTrained(self)
 
-    def steps(
-        self, batches: Iterable[B], *, read_every: int = 1, group: int | None = None
-    ) -> Iterator[StepResult]:
+    def steps(self, batches: Iterable[B], *, read_every: int = 1, group: int | None = None) -> Iterator[StepResult]:
         """Train on each batch, yielding the result of every `read_every`-th step.
 
         Args:
@@ -102,9 +92,7 @@ class Trained(Handle[M], Generic[M, B, P]):
             group: Steps per submission at most; a submission also ends where a result is yielded.
         """
         int_option("steps: read_every", read_every, 1)
-        return self._steps(
-            batches, read_every, GROUP if group is None else int_option("steps: group", group, 1)
-        )
+        return self._steps(batches, read_every, GROUP if group is None else int_option("steps: group", group, 1))
 
     def _steps(self, batches: Iterable[B], read_every: int, group: int) -> Iterator[StepResult]:
         waiting: list[B] = []
@@ -150,8 +138,7 @@ class Trained(Handle[M], Generic[M, B, P]):
             self._progress.step += len(batches)
             self._programs.running = True
             results = [
-                StepResult(ticket, bound.shapes, first + i, self._check(first + i))
-                for i, ticket in enumerate(tickets)
+                StepResult(ticket, bound.shapes, first + i, self._check(first + i)) for i, ticket in enumerate(tickets)
             ]
             weights.pending.update(results)
             return results
@@ -163,7 +150,7 @@ class Trained(Handle[M], Generic[M, B, P]):
         if self._check_finite:
             out["step"] = float(step)
         if bound.keyed:
-            out.update(step_key(self._seed, step))
+            out.update(step_key(self.seed, step))
         return out
 
     def _check(self, step: int) -> Any:
@@ -175,7 +162,7 @@ class Trained(Handle[M], Generic[M, B, P]):
         with self._weights.lock:
             self._require_alive()
             bound = self._programs.bound(frontend.batch_dims(batch))
-            scalars = step_key(self._seed, self._progress.step + 1) if bound.keyed else {}
+            scalars = step_key(self.seed, self._progress.step + 1) if bound.keyed else {}
             data = StepData(frontend.batch_arrays(batch), scalars)
             (ticket,) = bound.variant(variant, self._weights).executable.submit([data])
             self._programs.running = True
@@ -204,11 +191,50 @@ class Trained(Handle[M], Generic[M, B, P]):
         """A handle that evaluates `forward` with the parameters of this one."""
         with self._weights.lock:
             self._require_alive()
-            made = Inference(
-                self._model, forward, dims, self._weights, self._layout, self._seed, owner=False
-            )
+            made = Inference(forward, dims, self._weights, owner=False)
             self._children.append(made)
             return made
+
+    def replace_model(self, model: M, *, seed: int | None = None, optimizer: Optimizer | None = None) -> None:
+        """Go on with another model of the same class: the same handle, fresh parameters.
+
+        Optimizer state, step counter and learning rate start over. Forwards compiled from
+        this handle stay usable. If the new model is refused, nothing has changed.
+
+        Args:
+            model: The new model.
+            seed: What its parameters are drawn from; random when omitted.
+            optimizer: Other settings of the same kind of optimizer.
+        """
+        with self._weights.lock:
+            self._require_alive()
+            chosen = self._optimizer if optimizer is None else optimizer
+            if getattr(chosen, "kind", None) != getattr(self._optimizer, "kind", None):
+                raise OptionError("replace_model: the optimizer must be of the same kind")
+            if not isinstance(model, type(self.model)):
+                wanted, got = type(self.model).__name__, type(model).__name__
+                raise DeclarationError(f"replace_model: expected a {wanted}, got {got}")
+            fresh = Weights.create(
+                model,
+                chosen,
+                check_seed(seed),
+                self._weights.engine,
+                trained=True,
+                check_finite=self._check_finite,
+            )
+            try:
+                # Everything that can be refused is tried on a second handle first.
+                dims = self._programs.fixed
+                Trained(self._loss, chosen, dims, fresh, check_finite=self._check_finite)
+            except BaseException:
+                fresh.destroy()
+                raise
+            for programs in (self._programs, *(child._programs for child in self._children)):
+                programs.forget()
+            self._weights.become(fresh)
+            self._optimizer = chosen
+            self._progress = Progress(0, 0.0 if chosen is None else chosen.lr)
+            log.info("replace_model: parameters are new, optimizer state and step counter start over")
 
     # Parameters and optimizer state
 
@@ -224,12 +250,10 @@ class Trained(Handle[M], Generic[M, B, P]):
         """Write parameters, states, optimizer state and step counter to an `.npz` file."""
         with self._weights.lock:
             self._require_alive()
-            held = persist.collect(self._weights, self._optimizer, self._progress, self._seed)
+            held = persist.collect(self._weights, self._optimizer, self._progress)
         checkpoint.save(path, held)
 
-    def load_params(
-        self, path: str | os.PathLike[str], *, partial: bool = False, optimizer: bool = True
-    ) -> None:
+    def load_params(self, path: str | os.PathLike[str], *, partial: bool = False, optimizer: bool = True) -> None:
         """Read what `save_params` wrote; training then goes on as if it had not stopped.
 
         Args:
@@ -241,13 +265,11 @@ class Trained(Handle[M], Generic[M, B, P]):
         held = checkpoint.load(path)
         with self._weights.lock:
             self._require_alive()
-            resumed = persist.restore(
-                self._weights, self._optimizer, held, partial=partial, with_optimizer=optimizer
-            )
+            resumed = persist.restore(self._weights, self._optimizer, held, partial=partial, with_optimizer=optimizer)
             if resumed is None:
                 self._restart()
             else:
-                self._progress, self._seed = resumed
+                self._progress, self._weights.seed = resumed
                 self._weights.clear_health()
 
     def reset(self) -> None:
@@ -255,7 +277,7 @@ class Trained(Handle[M], Generic[M, B, P]):
         with self._weights.lock:
             self._require_alive()
             self._weights.zero(["grads"])
-            persist.initialise(self._weights, self._model, self._seed)
+            self._weights.initialise()
             self._progress = Progress(0, 0.0 if self._optimizer is None else self._optimizer.lr)
             self._restart()
 
@@ -266,7 +288,8 @@ class Trained(Handle[M], Generic[M, B, P]):
             self._restart()
 
     def _restart(self) -> None:
-        self._weights.zero(() if self._update is None else self._update.moments)
+        update = self._weights.update
+        self._weights.zero(() if update is None else update.moments)
         self._weights.clear_health()
         self._progress = Progress(0, self._progress.lr)
 

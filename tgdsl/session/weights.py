@@ -11,9 +11,12 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from tgdsl import frontend
 from tgdsl.errors import HandleError, NonFiniteError, ParameterError
+from tgdsl.optim.base import Optimizer
 from tgdsl.optim.step import ArenaLayout
-from tgdsl.optim.update import HEALTH
+from tgdsl.optim.update import HEALTH, Update
+from tgdsl.pipeline import Layout, arenas_of, layout_of, lock_of, make_update
 from tgdsl.program import Engine, Store
 
 from .results import Pending
@@ -21,9 +24,7 @@ from .results import Pending
 F32Array = NDArray[np.float32]
 
 
-def pack(
-    layout: ArenaLayout, arrays: Mapping[str, F32Array], into: F32Array | None = None
-) -> F32Array:
+def pack(layout: ArenaLayout, arrays: Mapping[str, F32Array], into: F32Array | None = None) -> F32Array:
     """A flat arena with the arrays at their places, over `into` or zeros."""
     flat = np.zeros(layout.size, np.float32) if into is None else into
     for name, segment in layout.segments.items():
@@ -34,10 +35,7 @@ def pack(
 
 def unpack(layout: ArenaLayout, flat: F32Array) -> dict[str, F32Array]:
     """The arrays of a flat arena, as copies that do not keep it alive."""
-    return {
-        name: flat[s.offset : s.offset + s.size].reshape(s.shape).copy()
-        for name, s in layout.segments.items()
-    }
+    return {name: flat[s.offset : s.offset + s.size].reshape(s.shape).copy() for name, s in layout.segments.items()}
 
 
 @attrs.define(eq=False)
@@ -48,25 +46,82 @@ class Weights:
         engine: Where they are.
         lock: Held by every call of every handle on the device, so that calls from any
             thread have one order and the device sees them in it.
+        model: What they are the parameters of.
+        layout: Where they lie.
+        update: The optimizer for that layout.
+        seed: What they were drawn from.
         store: The arenas.
-        params: Where trainable parameters lie.
-        frozen: Where the others lie.
-        state: Where persistent tensors of modules lie.
-        order: The names of all parameters as declared.
         pending: Results whose step may still be running.
         bad_step: The first step that was not finite, once it is known.
     """
 
     engine: Engine
     lock: threading.RLock
+    model: Any
+    layout: Layout
+    update: Update | None
+    seed: int
     store: Store
-    params: ArenaLayout
-    frozen: ArenaLayout
-    state: ArenaLayout
-    order: tuple[str, ...]
     pending: WeakSet[Pending] = attrs.field(factory=WeakSet)
     alive: bool = True
     bad_step: int = 0
+
+    @classmethod
+    def create(
+        cls,
+        model: object,
+        optimizer: Optimizer | None,
+        seed: int,
+        engine: Engine,
+        *,
+        trained: bool,
+        check_finite: bool = False,
+    ) -> Weights:
+        """Allocate the arenas of a model and draw its parameters."""
+        layout = layout_of(model, optimizer)
+        update = None
+        if optimizer is not None:
+            update = make_update(optimizer, layout, check_finite=check_finite)
+        lock = lock_of(engine)
+        with lock:
+            store = engine.allocate(arenas_of(layout, update, trained=trained))
+            made = cls(engine, lock, model, layout, update, seed, store)
+            for name, table in ({} if update is None else update.tables).items():
+                store.write(name, table)
+            made.initialise()
+        return made
+
+    def initialise(self) -> None:
+        """Draw every parameter from its own stream of the seed, and set the states."""
+        self.write(frontend.initial_values(self.model, self.seed))
+        self.write_state(frontend.initial_state(self.model))
+
+    def become(self, other: Weights) -> None:
+        """Take over the model and the arenas of `other`, which must not be used any more."""
+        self.settle()
+        self.store.destroy()
+        self.model, self.layout, self.update = other.model, other.layout, other.update
+        self.seed, self.store, self.bad_step = other.seed, other.store, 0
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The names of all parameters as declared."""
+        return self.layout.order
+
+    @property
+    def params(self) -> ArenaLayout:
+        """Where trainable parameters lie."""
+        return self.layout.params
+
+    @property
+    def frozen(self) -> ArenaLayout:
+        """Where the other parameters lie."""
+        return self.layout.frozen
+
+    @property
+    def state(self) -> ArenaLayout:
+        """Where persistent tensors of modules lie."""
+        return self.layout.state
 
     def require_alive(self) -> None:
         """Refuse a call after `destroy`."""
@@ -132,9 +187,7 @@ class Weights:
 
     def check_params(self, arrays: Mapping[str, Any], *, partial: bool) -> None:
         """Refuse unknown and missing names, and what is not an f32 array of the right shape."""
-        shapes = {
-            n: s.shape for layout in (self.params, self.frozen) for n, s in layout.segments.items()
-        }
+        shapes = {n: s.shape for layout in (self.params, self.frozen) for n, s in layout.segments.items()}
         check_arrays("parameter", shapes, arrays, partial=partial)
 
     def check_state(self, arrays: Mapping[str, Any], *, partial: bool) -> None:
@@ -158,14 +211,10 @@ class Weights:
             self.store.write(arena, pack(layout, arrays, None if whole else self.store.read(arena)))
 
 
-def check_arrays(
-    what: str, shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, Any], *, partial: bool
-) -> None:
+def check_arrays(what: str, shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, Any], *, partial: bool) -> None:
     """Refuse names and arrays that do not fit `shapes`."""
     if unknown := [n for n in arrays if n not in shapes]:
-        raise ParameterError(
-            f"unknown {what} {unknown[0]!r}; the model has: {', '.join(shapes) or 'none'}"
-        )
+        raise ParameterError(f"unknown {what} {unknown[0]!r}; the model has: {', '.join(shapes) or 'none'}")
     if not partial and (missing := [n for n in shapes if n not in arrays]):
         raise ParameterError(
             f"missing {what}{'s' if len(missing) > 1 else ''}: {', '.join(missing)}",
@@ -179,6 +228,4 @@ def check_arrays(
                 hint="np.asarray(x, dtype=np.float32)",
             )
         if array.shape != shapes[name]:
-            raise ParameterError(
-                f"{what} {name!r}: expected shape {list(shapes[name])}, got {list(array.shape)}"
-            )
+            raise ParameterError(f"{what} {name!r}: expected shape {list(shapes[name])}, got {list(array.shape)}")
