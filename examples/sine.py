@@ -84,7 +84,7 @@ def build(backend: Backend = "auto", steps: int = 1000) -> Trained[MLP, Batch, .
 
 def main(*, short: bool = False, backend: Backend = "auto") -> float:
     """Train, print the loss, and return the root of the mean squared error on a grid."""
-    steps = 150 if short else 1000
+    steps = 300 if short else 1000
     train = build(backend, steps)
     print(f"{train.model} on {train.device}")
     for result in train.steps(batches(steps), read_every=50):

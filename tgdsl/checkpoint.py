@@ -65,7 +65,8 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
 def load(path: str | os.PathLike[str]) -> Checkpoint:
     """Read a file that `save` wrote, or any `.npz` whose arrays are parameters by name."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # A ZipFile first: NumPy would also open a single array, which has no names.
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
             arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
     except (zipfile.BadZipFile, ValueError, EOFError) as error:
         raise ParameterError(f"{os.fspath(path)}: not a .npz file of plain arrays ({error})") from error

@@ -24,7 +24,7 @@ from .frontend import state_input as state_input
 from .frontend import tensor_input as tensor_input
 from .frontend import trace as trace
 from .frontend import trace_into as trace_into
-from .ir import AnyTensor, Graph, Shape, Tensor, TensorType, current_graph
+from .ir import AnyTensor, Graph, Node, Shape, Site, Tensor, TensorType, current_graph
 from .lr import Schedule, resolve_lr
 from .ops import sqrt
 from .ops.leaves import leaves
@@ -32,6 +32,10 @@ from .optim.step import ArenaLayout, StepGraphs
 from .program import Program
 
 Decay: TypeAlias = bool | None
+CallSite: TypeAlias = Site
+OpNode: TypeAlias = Node
+LRSchedule: TypeAlias = Schedule
+InitSpec: TypeAlias = _init.InitSpec
 
 
 @attrs.frozen
@@ -224,12 +228,12 @@ class _Planner:
                 self._add(kind, kind, name, node.type, inits.get(name, 0.0) if kind == "state" else None)
         for name, t in grads.items():
             self._add("param_grad", "param_grad", name, t.type)
-        for i, t in enumerate(graph.outputs):
-            self._add("output", "output", str(i), t.type)
-        for name, t in graph.captures.items():
-            self._add("capture", "output", name, t.type)
-        self.results: dict[str, AnyTensor[Any]] = {f"output:{i}": t for i, t in enumerate(graph.outputs)}
-        self.results |= {f"capture:{n}": t for n, t in graph.captures.items()}
+        for i, out in enumerate(graph.outputs):
+            self._add("output", "output", str(i), out.type)
+        for name, out in graph.captures.items():
+            self._add("capture", "output", name, out.type)
+        self.results: dict[str, AnyTensor[Any]] = {f"output:{i}": out for i, out in enumerate(graph.outputs)}
+        self.results |= {f"capture:{n}": out for n, out in graph.captures.items()}
         self.writebacks: list[Writeback] = []
 
     def _add(self, group: str, kind: Any, name: str, type_: TensorType, init_value: float | None = None) -> int:

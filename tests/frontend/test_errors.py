@@ -417,6 +417,16 @@ class TestDecoration:
         text(FrozenError, traced(assigns))
 
 
+def test_error_in_a_constructor_shows_the_users_line() -> None:
+    assert text(DeclarationError, lambda: MLP(hidden=0)) == (
+        "Linear.w: a size must be at least 1, got 0\n"
+        '  File "test_errors.py", line N, in '
+        "test_error_in_a_constructor_shows_the_users_line.<locals>.<lambda>\n"
+        "    assert text(DeclarationError, lambda: MLP(hidden=0)) == (\n"
+        "                                          ^^^^^^^^^^^^^"
+    )
+
+
 @pytest.mark.parametrize(
     ("declare", "shown"),
     [

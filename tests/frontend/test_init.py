@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.frontend.models import MLP
-from tgdsl import Conv2d, DeclarationError, Linear, ParameterError, Tensor, init, module, param
-from tgdsl.frontend import initial_values
+from tgdsl import Conv2d, DeclarationError, Linear, ParameterError, Tensor, init, module, param, state
+from tgdsl.frontend import initial_state, initial_values
 
 numbers = st.floats(width=32, allow_nan=False)
 initialisers = st.one_of(
@@ -111,6 +111,15 @@ def test_initialisers_must_fit_their_parameter() -> None:
 def test_literal_values() -> None:
     made = init.values(init.literal([[1, 2], [3, 4]]), (2, 2), init.stream(0, "w"))
     assert made.tolist() == [[1, 2], [3, 4]]
+
+
+def test_states_start_as_declared() -> None:
+    @module
+    class Norm:
+        mean: Tensor = state(2)
+        var: Tensor = state(2, initial=init.Ones())
+
+    assert {k: v.tolist() for k, v in initial_state(Norm()).items()} == {"mean": [0, 0], "var": [1, 1]}
 
 
 class TestStreams:

@@ -175,6 +175,64 @@ class TestConstruction:
         assert [p.decay for p in found] == [None, None, True, False]
         assert [p.decays for p in found] == [True, False, True, False]
 
+    def test_templates_show_symbols(self) -> None:
+        assert repr(vars(MLP)["l1"]) == "Linear(1, <hidden>)"
+        assert repr(vars(MLP)["hidden"]) == "<hidden>"
+        assert repr(1 + vars(MLP)["hidden"] * 2) == "<(1 + (hidden * 2))>"
+
+        @module
+        class Named:
+            n: Arg[int] = arg()
+            w: Tensor = param(n)
+            first: Linear = Linear(din=n, dout=2)
+
+        assert repr(vars(Named)["first"]) == "Linear(din=<n>, dout=2)"
+        assert repr(vars(Named)["w"]) == "<param>"
+
+    def test_children_in_class_bodies_belong_to_each_instance(self) -> None:
+        @module
+        class Net:
+            pair: tuple[Linear, Linear] = (Linear(1, 1), Linear(1, 1))
+
+        @module
+        class Two:
+            a: Net = Net()
+            b: Net = Net()
+            more: tuple[Net, ...] = repeat(2, Net())
+
+        assert len(parameters(Two())) == 16
+        assert Two().a.pair[0] is not Two().a.pair[0]
+        assert Two() == Two()
+
+    def test_a_count_of_children(self) -> None:
+        def deep(n: Any) -> Any:
+            @module
+            class Deep:
+                n: Arg[int] = arg()
+                layers: tuple[Linear, ...] = repeat(n, Linear(1, 1))
+
+            return Deep(n)
+
+        assert deep(0).layers == ()
+        for bad in (-1, 1.5, True):
+            shown = refused(lambda bad=bad: deep(bad))
+            assert shown == f"Deep.layers: repeat needs an int of at least 0, got {bad!r}"
+
+    def test_own_repr_and_plain_base_classes(self) -> None:
+        class Calls:
+            def __call__(self, x: Tensor) -> Tensor:
+                return x
+
+        @module
+        class Net(Calls):
+            n: Arg[int] = arg(default=1)
+
+            def __repr__(self) -> str:
+                return "net"
+
+        assert repr(Net()) == "net"
+        assert hasattr(Net.__call__, "__tg_scoped__")
+
     def test_inheritance(self) -> None:
         @module
         class Base:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -36,6 +36,8 @@ from tgdsl import (
 from tgdsl.frontend import (
     batch_arrays,
     batch_dims,
+    batch_size,
+    name_of,
     param_input,
     state_input,
     tensor_input,
@@ -65,6 +67,14 @@ class TestForward:
             return m.l1(p.x)
 
         assert len(trace_forward(MLP(8), first, {"B": 1}).params) == 6
+
+    def test_forwards_call_each_other(self) -> None:
+        @forward(inputs=Batch)
+        def twice(m: MLP, b: Batch) -> Tensor:
+            return loss(m, b) * 2.0
+
+        assert trace_forward(MLP(8), twice, {"B": 4}).output.shape == ()
+        assert repr(loss) == "<forward loss(Batch)>"
 
     def test_a_tied_parameter_is_one_leaf(self) -> None:
         @module
@@ -183,6 +193,13 @@ class TestBareFunctions:
     def test_shapes_are_checked(self, shape: Any) -> None:
         shown = message(ShapeError, lambda: trace(lambda: param_input("w", shape)))
         assert shown == f"param 'w': a size must be an int of at least 1, got {list(shape)}"
+
+    def test_names_and_dtypes_are_checked(self) -> None:
+        assert message(TraceError, lambda: trace(lambda: param_input("", ()))) == ("param: the name is empty")
+        unknown: Any = "f64"
+        assert message(ShapeError, lambda: trace(lambda: tensor_input("x", (), unknown))) == (
+            "input 'x': unknown dtype 'f64'"
+        )
 
     def test_results_are_checked(self) -> None:
         assert message(TraceError, lambda: trace(lambda: None)).endswith("<lambda> returned None, expected a tensor")
@@ -326,6 +343,20 @@ class TestInputs:
         wide = np.zeros((3, 4), np.float32)
         batch = Odd(t=np.asarray(1.0, np.float32), x=wide[:, ::2])
         assert batch.t.shape == ()
+
+    def test_class_variables_and_sizes(self) -> None:
+        @inputs
+        class Counted:
+            LIMIT: ClassVar[int] = 3
+            x: F32 = f32("B", 1)
+
+        @inputs
+        class One:
+            t: F32 = f32()
+
+        assert batch_size(Counted(x=self.x)) == 4
+        assert batch_size(One(t=np.zeros((), np.float32))) == 1
+        assert name_of(One) == "One"
 
     def test_inheritance(self) -> None:
         @inputs

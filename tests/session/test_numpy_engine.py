@@ -15,7 +15,7 @@ from tests.codegen.random_graphs import arrays, build
 from tests.codegen.run import assert_same, on_reference, traced
 from tests.optim.test_optimizers import CASES, Host
 from tgdsl.autograd import gradients
-from tgdsl.errors import DeviceError
+from tgdsl.errors import DeviceError, InputError
 from tgdsl.ir import Graph, Tensor, TensorType, tracing
 from tgdsl.lr import resolve_lr
 from tgdsl.ops.leaves import declare
@@ -105,6 +105,12 @@ FORMS: dict[str, Callable[..., Any]] = {
     "gelu": lambda x: ops.gelu(x * 3.0),
     "gelu of a transposed": lambda x: ops.gelu(x.mT * 3.0),
     "losses": lambda x: ops.cross_entropy(x, ops.arange(60)),
+    "root": lambda x: ops.power(x * x + 0.5, 1.5),
+    "select of truth": lambda x: ops.where(ops.where(x > 0.0, x < 0.5, x < -0.5), x, 0.0),
+    "product": lambda x: ops.prod(x[:, :3], -1),
+    "picked from a transposed": lambda x: ops.nll_loss(x[:, :60].mT, ops.arange(60)),
+    "many rows": lambda x: ops.sum(ops.embedding(x, ops.cast(ops.zeros((20000,)), "i32")), 0),
+    "convolution of columns": lambda x: ops.conv2d(images(x), kernel(x), stride=(1, 3)),
     "constants": lambda x: x + ops.cast(ops.arange(300), "f32") * 0.01 + ops.zeros((60, 1)),
 }
 
@@ -228,6 +234,13 @@ def test_inputs_are_copied_and_results_are_not_reused() -> None:
     (second,) = run({"x": x})
     assert first.tolist() == [1.0] * 3
     assert second.tolist() == [7.0] * 3
+
+
+def test_indices_out_of_range_are_refused_when_they_are_used() -> None:
+    feeds = {"x": np.zeros((3, 2), np.float32), "i": np.array([0, 3], np.int32)}
+    for fn in (ops.embedding, lambda x, i: ops.cross_entropy(x[:2], i)):
+        with pytest.raises(InputError, match="3 is out of range for"):
+            executable(traced(fn, feeds))(feeds)
 
 
 def test_an_unknown_arena_is_named() -> None:

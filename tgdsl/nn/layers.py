@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
 from tgdsl import ops
 from tgdsl.frontend.arg import Arg, arg
 from tgdsl.frontend.init import Init, Kaiming, Normal, Ones, Zeros
@@ -131,3 +135,12 @@ class Conv2d:
     def fwd(self, x: Tensor) -> Tensor:
         """The call under tensorgrad's name."""
         return self(x)
+
+
+class _HasHeads(Protocol):
+    def per_head(self, name: str) -> list[NDArray[Any]]: ...
+
+
+def unsplit_heads(captures: _HasHeads, name: str) -> list[NDArray[Any]]:
+    """A captured `[..., heads, m, n]` as one matrix per head; see `Captures.per_head`."""
+    return captures.per_head(name)

@@ -29,7 +29,7 @@ class Place:
     Attributes:
         node: The node.
         inputs: Its operands.
-        out: Where its value goes, all of it contiguous unless it is a part of an arena.
+        out: Where its value goes; contiguous.
         constant: For each operand, whether it never changes.
         scratch: Gives an array that may be overwritten by the next node.
         key: Two numbers that stochastic ops are keyed by.
@@ -188,7 +188,7 @@ def _where(place: Place) -> list[Call]:
 @emits("sum")
 def _sum(place: Place) -> list[Call]:
     x, out, axes = place.x, place.out, tuple(place.node.attrs["axes"])
-    if x.dtype == np.float32 and x.flags.c_contiguous and x.ndim > len(axes) and out.flags.c_contiguous:
+    if x.dtype == np.float32 and x.flags.c_contiguous and x.ndim > len(axes):
         # A product with ones is BLAS, several times faster than a fold of short rows.
         n = int(np.prod([x.shape[a] for a in axes]))
         if axes == tuple(range(x.ndim - len(axes), x.ndim)) and n <= 4096:
@@ -196,12 +196,6 @@ def _sum(place: Place) -> list[Call]:
         if axes == tuple(range(len(axes))) and n <= 4096:
             return [partial(np.dot, np.ones(n, np.float32), x.reshape(n, -1), out.reshape(-1))]
     return _slices(np.add, x, axes, out) or [_reduce(np.add, x, axes, out)]
-
-
-@emits("mean")
-def _mean(place: Place) -> list[Call]:
-    terms = np.float32(place.x.size / max(1, place.out.size))
-    return [*_sum(place), partial(np.divide, place.out, terms, place.out)]
 
 
 @emits("max", "min")
@@ -246,11 +240,8 @@ def _matmul(place: Place) -> list[Call]:
     calls: list[Call] = []
     a, b = (_for_blas(x, calls, place) for x in place.inputs)
     out = place.out
-    if a.ndim == 2 and b.ndim == 2 and out.flags.c_contiguous:
+    if a.ndim == 2 and b.ndim == 2:
         return [*calls, partial(np.dot, a, b, out)]
-    if a.ndim > 2 and b.ndim == 2 and a.flags.c_contiguous and out.flags.c_contiguous:
-        rows, columns = a.reshape(-1, a.shape[-1]), out.reshape(-1, b.shape[-1])
-        return [*calls, partial(np.dot, rows, b, columns)]
     return [*calls, partial(np.matmul, a, b, out)]
 
 

@@ -42,18 +42,17 @@ _Q = (
 def _erf(place: Place) -> list[Call]:
     x, out = place.x, place.out
     calls: list[Call] = []
-    if not x.flags.c_contiguous or not out.flags.c_contiguous:
+    if not x.flags.c_contiguous:
         flat = place.scratch(x.shape, np.float32)
         calls.append(partial(np.copyto, flat, x))
         x = flat
-    source, to = x.reshape(-1), out if out.flags.c_contiguous else x
-    to = to.reshape(-1)
+    source, to = x.reshape(-1), out.reshape(-1)
     z, s, p, q = (place.scratch((min(CHUNK, source.size),), np.float32) for _ in range(4))
     for start in range(0, source.size, CHUNK):
         n = min(CHUNK, source.size - start)
         part = slice(start, start + n)
         calls += _erf_of(source[part], to[part], z[:n], s[:n], p[:n], q[:n])
-    return calls if out.flags.c_contiguous else [*calls, partial(np.copyto, out, x)]
+    return calls
 
 
 def _erf_of(x: Array, out: Array, z: Array, s: Array, p: Array, q: Array) -> list[Call]:
@@ -216,7 +215,7 @@ def _take(place: Place) -> list[Call]:
 def _pick(place: Place) -> list[Call]:
     scores, targets = place.inputs
     classes = scores.shape[-1]
-    if not scores.flags.c_contiguous or not place.out.flags.c_contiguous:
+    if not scores.flags.c_contiguous:
         return [general(place)]
     first = np.arange(0, scores.size, classes, dtype=np.int32).reshape(targets.shape)
     index = place.scratch(targets.shape, np.int32)

@@ -1,0 +1,1 @@
+"""What graphs mean in NumPy: the evaluator in f64, and the backend without a GPU."""
