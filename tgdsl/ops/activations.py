@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tgdsl.ir import Array, Cotangents, Pointwise, Scalar, Tensor, TensorType, op
+from tgdsl.ir import Array, BoolTensor, Cotangents, Pointwise, Scalar, Tensor, TensorType, op
 
 from . import samplers
 from .compare import greater, less, where
@@ -464,12 +464,12 @@ def maximum(a: Tensor | Scalar, b: Tensor | Scalar) -> TensorType:
 
 @maximum.vjp
 def _(ct: Tensor, y: Tensor, a: Tensor, b: Tensor) -> Cotangents:
-    return _shared(ct, a, b)
+    return _shared(ct, greater(a, b), less(a, b), a, b)
 
 
-def _shared(ct: Tensor, a: Tensor, b: Tensor) -> Cotangents:
-    """The cotangents of `maximum`: everything to the larger, half to each of equals."""
-    to_a = where(greater(a, b), ct, where(less(a, b), 0.0, 0.5 * ct))
+def _shared(ct: Tensor, a_wins: BoolTensor, b_wins: BoolTensor, a: Tensor, b: Tensor) -> Cotangents:
+    """Everything to the operand that wins, half to each of equals."""
+    to_a = where(a_wins, ct, where(b_wins, 0.0, 0.5 * ct))
     return unbroadcast(to_a, a), unbroadcast(ct - to_a, b)
 
 
@@ -507,5 +507,4 @@ def minimum(a: Tensor | Scalar, b: Tensor | Scalar) -> TensorType:
 
 @minimum.vjp
 def _(ct: Tensor, y: Tensor, a: Tensor, b: Tensor) -> Cotangents:
-    to_b, to_a = _shared(ct, b, a)
-    return to_a, to_b
+    return _shared(ct, less(a, b), greater(a, b), a, b)

@@ -48,6 +48,9 @@ class Place:
         return self.inputs[0]
 
 
+LONG = 1024
+"""Terms of a sum beyond which it is done in parts."""
+
 Emitter: TypeAlias = Callable[[Place], list[Call]]
 EMITTERS: dict[str, Emitter] = {}
 IN_PLACE: set[str] = set()
@@ -191,11 +194,22 @@ def _sum(place: Place) -> list[Call]:
     if x.dtype == np.float32 and x.flags.c_contiguous and x.ndim > len(axes):
         # A product with ones is BLAS, several times faster than a fold of short rows.
         n = int(np.prod([x.shape[a] for a in axes]))
-        if axes == tuple(range(x.ndim - len(axes), x.ndim)) and n <= 4096:
+        if axes == tuple(range(x.ndim - len(axes), x.ndim)) and n <= LONG:
             return [partial(np.dot, x.reshape(-1, n), np.ones(n, np.float32), out.reshape(-1))]
-        if axes == tuple(range(len(axes))) and n <= 4096:
-            return [partial(np.dot, np.ones(n, np.float32), x.reshape(n, -1), out.reshape(-1))]
+        if axes == tuple(range(len(axes))):
+            return _column_sums(place, x.reshape(n, -1), out.reshape(-1))
     return _slices(np.add, x, axes, out) or [_reduce(np.add, x, axes, out)]
+
+
+def _column_sums(place: Place, x: Array, out: Array) -> list[Call]:
+    # Summed row after row, a million rows would lose three digits; sums of parts lose none.
+    n, width = x.shape
+    part = next((r for r in range(LONG, 31, -1) if n % r == 0), n)
+    if n <= LONG or part == n:
+        return [partial(np.dot, np.ones(n, np.float32), x, out)]
+    sums = place.scratch((n // part, width), np.float32)
+    first = partial(np.matmul, np.ones(part, np.float32), x.reshape(-1, part, width), sums)
+    return [first, *_column_sums(place, sums, out)]
 
 
 @emits("max", "min")

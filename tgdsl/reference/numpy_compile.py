@@ -236,7 +236,7 @@ class _Compiler:
                 mine = sum(self.storage[i] is storage for i in reads)
                 if storage.buffer is None or storage.pending != mine:
                     continue
-                if n.type == node.type and array.flags.c_contiguous and array.size > 0:
+                if n.type == node.type and array.flags.c_contiguous and array.flags.writeable:
                     buffer, storage.buffer = storage.buffer, None
                     return array, Storage(buffer)
         buffer, array = self.pool.take(self._shape(node), NUMPY[node.dtype])

@@ -34,14 +34,16 @@ KEPT: Final = frozenset({"conv2d_input", "window_sum", "scatter_rows", "pick", "
 class NumpyTicket:
     """A step that has run: NumPy computes at once, so there is never anything to wait for."""
 
-    results: Mapping[str, NDArray[Any]]
+    results: Mapping[str, NDArray[Any]] | Exception
 
     def done(self) -> bool:
         """Always."""
         return True
 
     def read(self) -> Mapping[str, NDArray[Any]]:
-        """Its results."""
+        """Its results; raises what went wrong in the step or in one before it."""
+        if isinstance(self.results, Exception):
+            raise self.results
         return self.results
 
 
@@ -120,9 +122,18 @@ class NumpyExecutable:
         return self._forward.allocated + (self._update.allocated if self._update else 0)
 
     def submit(self, steps: Sequence[StepData]) -> Sequence[NumpyTicket]:
-        """Run the steps."""
+        """Run the steps; one that fails ends the submission."""
+        tickets: list[NumpyTicket] = []
         with np.errstate(all="ignore"):
-            return [self._run(data) for data in steps]
+            for data in steps:
+                try:
+                    tickets.append(self._run(data))
+                except Exception as error:
+                    if not tickets:
+                        raise
+                    tickets += [NumpyTicket(error)] * (len(steps) - len(tickets))
+                    break
+        return tickets
 
     def _run(self, data: StepData) -> NumpyTicket:
         for name, array in self._inputs.items():

@@ -126,6 +126,14 @@ class Pending:
         read = {k.removeprefix(CAPTURE): v for k, v in values.items() if k.startswith(CAPTURE)}
         return Captures(self._shapes, read if read or not self._shapes else None)
 
+    def _shown(self, name: str) -> str:
+        if not self.done():
+            return "..."
+        try:
+            return repr(getattr(self, name))
+        except Exception as error:  # a repr must not raise what the result is there to raise
+            return type(error).__name__
+
     def _wait(self) -> Generator[Any]:
         if not self.done():
             yield from asyncio.get_running_loop().run_in_executor(None, self.settle).__await__()
@@ -165,7 +173,7 @@ class StepResult(Pending):
         return self
 
     def __repr__(self) -> str:
-        return f"StepResult(step={self.step}, loss={self.loss if self.done() else '...'})"
+        return f"StepResult(step={self.step}, loss={self._shown('loss')})"
 
 
 class RunResult(Pending, Generic[S]):
@@ -184,4 +192,4 @@ class RunResult(Pending, Generic[S]):
         return self
 
     def __repr__(self) -> str:
-        return f"RunResult(output={self.output!r})" if self.done() else "RunResult(output=...)"
+        return f"RunResult(output={self._shown('output')})"
