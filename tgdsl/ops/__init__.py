@@ -62,6 +62,8 @@ from .indexing import one_hot as one_hot
 from .indexing import take as take
 from .indexing import take_along_axis as take_along_axis
 from .indexing import where_causal as where_causal
+from .integer import floor_divide as floor_divide
+from .integer import remainder as remainder
 from .joining import concat as concat
 from .joining import concatenate as concatenate
 from .joining import getitem as getitem

@@ -1,0 +1,97 @@
+"""Symbolic indices: simplified expressions equal plain arithmetic, within their bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgdsl.codegen.wgsl import show_index
+from tgdsl.ir.index import Div, Index, Mod, Var, flatten, reindex, unflatten, var
+
+SIZES = {"a": 6, "b": 4, "c": 5}
+
+
+def value(i: Index, at: dict[str, int]) -> int:
+    """The expression at concrete variables, by plain arithmetic."""
+    total = i.offset
+    for atom, c in i.terms:
+        match atom:
+            case Var(name=name):
+                total += c * at[name]
+            case Div(x=x, c=k):
+                total += c * (value(x, at) // k)
+            case Mod(x=x, c=k):
+                total += c * (value(x, at) % k)
+    return total
+
+
+@st.composite
+def expressions(draw: Any, depth: int = 3) -> tuple[Index, Any]:
+    """An expression, and the function that it should be."""
+    if depth == 0 or draw(st.booleans()):
+        name = draw(st.sampled_from(list(SIZES)))
+        return var(name, SIZES[name]), lambda at: at[name]
+    x, f = draw(expressions(depth - 1))
+    match draw(st.integers(0, 4)):
+        case 0:
+            y, g = draw(expressions(depth - 1))
+            return x + y, lambda at: f(at) + g(at)
+        case 1:
+            k = draw(st.integers(1, 12))
+            return x * k, lambda at: f(at) * k
+        case 2:
+            k = draw(st.integers(0, 7))
+            return x + k, lambda at: f(at) + k
+        case 3:
+            k = draw(st.integers(1, 12))
+            return x // k, lambda at: f(at) // k
+        case _:
+            k = draw(st.integers(1, 12))
+            return x % k, lambda at: f(at) % k
+
+
+points = st.fixed_dictionaries({n: st.integers(0, s - 1) for n, s in SIZES.items()})
+
+
+@given(expressions(), points)
+def test_simplified_equals_plain(pair: Any, at: dict[str, int]) -> None:
+    simplified, plain = pair
+    assert value(simplified, at) == plain(at)
+    assert simplified.lo <= plain(at) <= simplified.hi
+
+
+@given(expressions(), points)
+def test_printed_text_means_the_same(pair: Any, at: dict[str, int]) -> None:
+    simplified, plain = pair
+    text = show_index(simplified).replace("/", "//")
+    text = text.replace("u)", ")")
+    assert eval(text, {}, dict(at)) == plain(at)  # noqa: S307
+
+
+@given(expressions(), points, points)
+def test_substitution(pair: Any, at: dict[str, int], other: dict[str, int]) -> None:
+    simplified, plain = pair
+    replaced = simplified.substitute({n: var(n, s) * 0 + at[n] for n, s in SIZES.items()})
+    assert value(replaced, other) == plain(at)
+
+
+@given(st.permutations([2, 3, 4, 5]), st.integers(0, 119))
+def test_reindex_keeps_the_position(shape: list[int], flat: int) -> None:
+    old, new = tuple(shape), (10, 12)
+    at = np.unravel_index(flat, old)
+    ix = tuple(var(f"i{k}", n) for k, n in enumerate(old))
+    got = reindex(ix, old, new)
+    where = {f"i{k}": int(i) for k, i in enumerate(at)}
+    assert tuple(value(i, where) for i in got) == tuple(int(i) for i in np.unravel_index(flat, new))
+
+
+def test_splitting_and_merging_an_axis_costs_no_division() -> None:
+    t, h, d = var("t", 7), var("h", 4), var("d", 8)
+    (merged_t, merged) = reindex((t, h, d), (7, 4, 8), (7, 32))
+    assert merged_t == t
+    assert show_index(merged) == "h * 8 + d"
+    assert unflatten(flatten((h, d), (4, 8)), (4, 8)) == (h, d)
+    assert show_index((merged // 8) * 8 + merged % 8) == "h * 8 + d"
