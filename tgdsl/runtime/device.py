@@ -9,7 +9,6 @@ while the interpreter lock is kept (a hundred times faster beside a busy Python 
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import threading
@@ -25,10 +24,16 @@ from numpy.typing import NDArray
 from tgdsl.errors import DeviceError
 from tgdsl.program import ALIGN, Kernel
 
+from .calls import Arrival, Calls, Command, Copy, PublicCalls, Words
+from .native import TESTED, NativeCalls, trusted_module
+
 log = logging.getLogger("tgdsl")
 
-TESTED = ("0.32.",)
-"""Versions of the binding whose internals the shortcuts were tested with."""
+LONGEST_WAIT = 120.0
+"""Seconds after which a device that does not answer counts as lost."""
+
+SPINS = 2000
+"""Polls before a wait begins to sleep."""
 
 STORAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 STAGING = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
@@ -105,8 +110,10 @@ class Device:
         self._pipelines: dict[str, Any] = {}
         tested = wgpu.__version__.startswith(TESTED)
         self.trusted = tested and os.environ.get("TGDSL_CHECKED_SHADERS") != "1"
-        self._fast = None if os.environ.get("TGDSL_PUBLIC_ENCODING") == "1" or not tested else _native_library()
-        for name, there in (("unchecked shader modules", self.trusted), ("native encoding", self._fast is not None)):
+        native = tested and os.environ.get("TGDSL_PUBLIC_ENCODING") != "1"
+        self.calls: Calls = (_native_calls(self.native) if native else None) or PublicCalls(self.native)
+        self.fast = not isinstance(self.calls, PublicCalls)
+        for name, there in (("unchecked shader modules", self.trusted), ("native encoding", self.fast)):
             if not there:
                 log.info("%s are not used with wgpu %s", name, wgpu.__version__)
 
@@ -116,7 +123,7 @@ class Device:
         notes = [f"wgpu {wgpu.__version__}"]
         notes += ["software adapter"] if self.limits.software else []
         notes += [] if self.trusted else ["checked shaders"]
-        notes += [] if self._fast is not None else ["public encoding"]
+        notes += [] if self.fast else ["public encoding"]
         i = self.info
         return f"{i['device']} ({i['backend_type']}; {i['description']}; {', '.join(notes)})"
 
@@ -135,7 +142,8 @@ class Device:
 
     def write(self, buffer: Any, offset: int, data: NDArray[Any] | bytes) -> None:
         """Write after everything submitted so far."""
-        self.native.queue.write_buffer(buffer, offset, data)
+        words = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data)
+        self.calls.write(buffer, offset, words)
 
     def read(self, buffer: Any, offset: int, nbytes: int) -> memoryview:
         """Read after everything submitted so far; waits."""
@@ -177,7 +185,7 @@ class Device:
 
     def _module(self, kernel: Kernel) -> Any:
         if self.trusted and kernel.trusted:
-            return _trusted_module(self.native, kernel)
+            return trusted_module(_internals(), self.native, kernel)
         return self.native.create_shader_module(label=kernel.name, code=kernel.wgsl)
 
     def bind_group(self, kernel: Kernel, ranges: Sequence[tuple[Any, int, int]]) -> Any:
@@ -194,124 +202,64 @@ class Device:
 
     # -- work ---------------------------------------------------------------
 
-    def submit(self, commands: Iterable[Command], copies: Sequence[tuple[Any, int, Any, int, int]]) -> None:
-        """Run commands in one pass, then copies `(source, offset, target, offset, nbytes)`, in one submission."""
-        encoder = self.native.create_command_encoder()
-        pass_ = encoder.begin_compute_pass()
-        if self._fast is None:
-            for c in commands:
-                pass_.set_pipeline(c.pipeline)
-                pass_.set_bind_group(0, c.bind_group)
-                pass_.dispatch_workgroups(*c.groups)
-        else:
-            _encode(self._fast, pass_, commands)
-        pass_.end()
-        for source, at, target, to, nbytes in copies:
-            encoder.copy_buffer_to_buffer(source, at, target, to, nbytes)
+    def command(self, pipeline: Any, bind_group: Any, groups: tuple[int, int, int]) -> Command:
+        """One dispatch made ready."""
+        return self.calls.command(pipeline, bind_group, groups)
+
+    def submit(self, commands: Iterable[Command], copies: Sequence[Copy]) -> None:
+        """Run commands in one pass, then copies, in one submission."""
         try:
-            self.native.queue.submit([encoder.finish()])
+            self.calls.submit((), commands, copies)
+        except DeviceError:
+            raise
         except Exception as error:
             raise DeviceError(f"the device refused a submission: {error}") from error
 
-    def copy(self, copies: Sequence[tuple[Any, int, Any, int, int]]) -> None:
-        """Copies in a submission of their own."""
-        encoder = self.native.create_command_encoder()
-        for source, at, target, to, nbytes in copies:
-            encoder.copy_buffer_to_buffer(source, at, target, to, nbytes)
-        self.native.queue.submit([encoder.finish()])
-
-    def map(self, staging: Any) -> Mapping:
-        """Begin to map a staging buffer, after everything submitted so far."""
-        return Mapping(self, staging, staging.map_async("READ"))
+    def map(self, staging: Any, nbytes: int) -> Mapping:
+        """Begin to map the start of a staging buffer, after everything submitted so far."""
+        return Mapping(self.calls.map(staging, nbytes))
 
 
-@attrs.frozen
 class Mapping:
     """A staging buffer on its way to the host."""
 
-    device: Device
-    staging: Any
-    promise: Any
+    def __init__(self, arrival: Arrival) -> None:
+        """Made by `Device.map`."""
+        self._arrival = arrival
 
     def done(self) -> bool:
         """Whether it has arrived; never waits."""
-        if self.promise._state == "pending":  # noqa: SLF001  (the binding has no public test)
-            self.device.native._poll()  # noqa: SLF001
-        return bool(self.promise._state != "pending")  # noqa: SLF001
+        return self._arrival.done()
 
-    def read(self) -> NDArray[np.uint32]:
+    def read(self) -> Words:
         """Wait, copy the words out and unmap."""
-        try:
-            self.promise.sync_wait()
-            words = np.frombuffer(self.staging.read_mapped(copy=True), np.uint32)
-            self.staging.unmap()
-        except Exception as error:
-            raise DeviceError(f"results could not be read back: {error}", hint="was the device lost?") from error
-        return words
+        deadline = time.monotonic() + LONGEST_WAIT
+        spins = 0
+        while not self._arrival.done():
+            # Short waits spin, because a sleep is longer than most steps of a small model.
+            spins += 1
+            if spins > SPINS:
+                time.sleep(5e-5 if spins < 50 * SPINS else 1e-3)
+            if time.monotonic() > deadline:
+                raise DeviceError(f"the device has not answered for {LONGEST_WAIT} seconds", hint="was it lost?")
+        return self._arrival.take()
 
 
-class Command:
-    """One dispatch made ready: pipeline, bind group, grid, and their native handles."""
+def _internals() -> Any:
+    """The module of the binding that the shortcuts reach into."""
+    from wgpu.backends.wgpu_native import _api  # the import is the shortcut
 
-    __slots__ = ("bind_group", "groups", "native", "pipeline")
-
-    def __init__(self, pipeline: Any, bind_group: Any, groups: tuple[int, int, int]) -> None:
-        """Keep the objects alive beside their handles."""
-        self.pipeline, self.bind_group, self.groups = pipeline, bind_group, groups
-        self.native = (_handle(pipeline), _handle(bind_group))
+    return _api
 
 
-def _handle(thing: Any) -> int:
-    from wgpu.backends.wgpu_native._api import ffi  # noqa: PLC0415
-
-    return int(ffi.cast("uintptr_t", thing._internal))  # noqa: SLF001
-
-
-def _native_library() -> Any:
-    """The three calls of encoding, through a loader that keeps the interpreter lock during them."""
+def _native_calls(device: Any) -> NativeCalls | None:
     try:
-        from wgpu.backends.wgpu_native import lib_path  # noqa: PLC0415
+        from wgpu.backends.wgpu_native import lib_path  # the import is the shortcut
 
-        library = ctypes.PyDLL(lib_path)
-        pointer, word = ctypes.c_void_p, ctypes.c_uint32
-        library.wgpuComputePassEncoderSetPipeline.argtypes = [pointer, pointer]
-        library.wgpuComputePassEncoderSetBindGroup.argtypes = [pointer, word, pointer, ctypes.c_size_t, pointer]
-        library.wgpuComputePassEncoderDispatchWorkgroups.argtypes = [pointer, word, word, word]
-        for name in ("SetPipeline", "SetBindGroup", "DispatchWorkgroups"):
-            getattr(library, f"wgpuComputePassEncoder{name}").restype = None
+        return NativeCalls(_internals(), lib_path, device)
     except (ImportError, OSError, AttributeError) as error:
         log.info("native encoding is not available: %s", error)
         return None
-    return library
-
-
-def _encode(library: Any, pass_: Any, commands: Iterable[Command]) -> None:
-    set_pipeline = library.wgpuComputePassEncoderSetPipeline
-    set_bind_group = library.wgpuComputePassEncoderSetBindGroup
-    dispatch = library.wgpuComputePassEncoderDispatchWorkgroups
-    handle, last = _handle(pass_), 0
-    for c in commands:
-        pipeline, group = c.native
-        if pipeline != last:
-            set_pipeline(handle, pipeline)
-            last = pipeline
-        set_bind_group(handle, 0, group, 0, None)
-        dispatch(handle, *c.groups)
-
-
-def _trusted_module(device: Any, kernel: Kernel) -> Any:
-    """A shader module without bounds checks and loop bounds; otherwise as the public call makes it."""
-    from wgpu.backends.wgpu_native import _api as native  # noqa: PLC0415
-
-    source = native.new_struct_p("WGPUShaderSourceWGSL *", code=native.to_c_string_view(kernel.wgsl))
-    source[0].chain.next = native.ffi.NULL
-    source[0].chain.sType = native.lib.WGPUSType_ShaderSourceWGSL
-    chain = native.ffi.cast("WGPUChainedStruct *", source)
-    descriptor = native.new_struct_p(
-        "WGPUShaderModuleDescriptor *", nextInChain=chain, label=native.to_c_string_view(kernel.name)
-    )
-    made = native.libf.wgpuDeviceCreateShaderModuleTrusted(device._internal, descriptor, 0)  # noqa: SLF001
-    return native.GPUShaderModule(kernel.name, made, device)
 
 
 def _numbered(text: str) -> str:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tgdsl.errors import DeviceError, HandleError, InputError
 from tgdsl.program import Program, Slot, StepData
 
-from .device import Command, Device, aligned_slot
+from .calls import Command
+from .device import Device, aligned_slot
 from .readback import DeviceTicket, Readback
 from .store import DeviceStore
 
@@ -82,7 +83,7 @@ class DeviceExecutable:
         d = self.program.dispatches[index]
         ranges = [(self.native[b.buffer], self._base(b.buffer, slot) + b.offset, b.nbytes) for b in d.bindings]
         group = self.device.bind_group(self.program.kernels[d.kernel], ranges)
-        return Command(self._pipelines[d.kernel], group, d.groups)
+        return self.device.command(self._pipelines[d.kernel], group, d.groups)
 
     def _slot_commands(self, slot: int) -> list[Command]:
         """The commands of a step slot; bind groups that touch no step buffer are shared."""
@@ -152,7 +153,7 @@ class DeviceExecutable:
         self._since_fence = 0
         if self._fence is not None:
             self._fence.read()
-        self._fence = self.device.map(self._fence_buffer)
+        self._fence = self.device.map(self._fence_buffer, 4)
 
     def settle(self) -> None:
         """Wait for the results that somebody still holds a ticket for."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tgdsl.errors import DeviceError, InputError
 from tgdsl.program import Program, Slot
 
+from .calls import Copy
 from .device import Device
 from .device import Mapping as DeviceMapping
 
@@ -93,9 +94,9 @@ class Readback:
             tickets.append(ticket)
         return tickets
 
-    def copies(self, tickets: Sequence[DeviceTicket], ranges: Any) -> list[tuple[Any, int, Any, int, int]]:
+    def copies(self, tickets: Sequence[DeviceTicket], ranges: Any) -> list[Copy]:
         """The copies of a submission; `ranges(slot, step)` says where a result lies."""
-        out: list[tuple[Any, int, Any, int, int]] = []
+        out: list[Copy] = []
         for step, ticket in enumerate(tickets):
             if self.small:
                 target, base = self.ring, ticket.place * self.nbytes
@@ -105,7 +106,7 @@ class Readback:
                 weakref.finalize(ticket, self._forget, ticket.place)
             for _, slot, at in self.layout:
                 buffer, offset = ranges(slot, step)
-                out.append((buffer, offset, target, base + at, max(4, 4 * int(np.prod(slot.shape)))))
+                out.append(Copy(buffer, offset, target, base + at, max(4, 4 * int(np.prod(slot.shape)))))
         return out
 
     def _forget(self, place: int) -> None:
@@ -137,7 +138,7 @@ class Readback:
     def _big_mapping(self, ticket: DeviceTicket) -> DeviceMapping:
         staging, mapping = self.big[ticket.place]
         if mapping is None:
-            mapping = self.device.map(staging)
+            mapping = self.device.map(staging, self.nbytes)
             self.big[ticket.place] = (staging, mapping)
         return mapping
 
@@ -155,13 +156,13 @@ class Readback:
         if not live:
             return
         first, last = min(live), max(live)
-        start, nbytes = first * self.nbytes, (last - first + 1) * self.nbytes
-        self.device.copy([(self.ring, start, self.staging, start, nbytes)])
-        self.coming = (self.device.map(self.staging), live, first)
+        nbytes = (last - first + 1) * self.nbytes
+        self.device.submit((), [Copy(self.ring, first * self.nbytes, self.staging, 0, nbytes)])
+        self.coming = (self.device.map(self.staging, nbytes), live, first)
 
     def _finish(self) -> None:
         assert self.coming is not None
-        mapping, live, _ = self.coming
+        mapping, live, first = self.coming
         self.coming = None
         try:
             words = mapping.read()
@@ -175,7 +176,7 @@ class Readback:
         for place, ref in live.items():
             ticket = ref()
             if ticket is not None:
-                ticket.resolve(self._values(words[place * per : (place + 1) * per]))
+                ticket.resolve(self._values(words[(place - first) * per : (place - first + 1) * per]))
 
     def _values(self, words: NDArray[np.uint32]) -> Mapping[str, NDArray[Any]] | BaseException:
         out: dict[str, NDArray[Any]] = {}
