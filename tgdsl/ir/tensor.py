@@ -37,8 +37,9 @@ def _call(name: str, *args: Any, **attributes: Any) -> Any:
 
 
 def _infix(name: str, a: object, b: object) -> Any:
-    # NotImplemented lets Python try the other operand and then name both types.
-    known = (AnyTensor, int, float, np.integer, np.floating)
+    # NotImplemented lets Python try the other operand and then name both types. An array gets an error of
+    # ours instead: NumPy's would be about concatenation.
+    known = (AnyTensor, int, float, np.integer, np.floating, np.ndarray)
     if not isinstance(a, known) or not isinstance(b, known):
         return NotImplemented
     return _call(name, a, b)

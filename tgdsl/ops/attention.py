@@ -108,6 +108,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         >>> compute(lambda q, k, v: attention(q, k, v, causal=True), [[1.0]], [[1.0]], [[7.0]])
         array([[7.]])
     """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim < 2:
+            raise operand_error(ShapeError, f"attention: {name} needs rank 2 or more", q=q, k=k, v=v)
     factor = 1.0 / math.sqrt(int(q.shape[-1])) if scale is None else scale
     scores = matmul(q, matrix_transpose(k)) * factor
     return matmul(softmax_causal(scores) if causal else softmax(scores), v)

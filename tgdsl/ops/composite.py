@@ -1,4 +1,4 @@
-"""Functions that users call as one and kernels compute from parts.
+"""Functions that users call as one and kernels compute from parts: activations and layer norm.
 
 Each has a reference and a gradient of its own, written with care for large arguments, and a
 decomposition into primitives. Decomposition and gradient share their pieces, so that
@@ -8,287 +8,23 @@ hash-consing merges what both need.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from tgdsl.errors import DTypeError, ShapeError
-from tgdsl.ir import (
-    AnyTensor,
-    Array,
-    Cotangents,
-    Decompose,
-    Draw,
-    Sample,
-    Tensor,
-    TensorType,
-    op,
-    operand_error,
-    user_site,
-)
+from tgdsl.errors import ShapeError
+from tgdsl.ir import Array, Cotangents, Decompose, Draw, Sample, Tensor, TensorType, op, operand_error, user_site
 
 from . import samplers
-from .activations import _erf_ref, abs as abs_, erf, log1p, maximum, sigmoid, tanh
+from .activations import _erf_ref, erf, log1p, maximum, minimum, sigmoid, tanh
+from .activations import abs as abs_
 from .compare import greater, where
-from .elementwise import exp, log, rsqrt, square
-from .indexing import causal_mask
-from .reduce import max as max_
+from .elementwise import exp, rsqrt, square
 from .reduce import mean
-from .reduce import sum as sum_
-from .rules import floating, normalize_axis
+from .rules import floating
+from .softmax import float_axis
 
 GELU_TANH = math.sqrt(2.0 / math.pi)
-
-
-def _axis(what: str, x: AnyTensor[Any], axis: int) -> int:
-    if x.dtype != "f32":
-        raise operand_error(DTypeError, f"{what}: expected f32", x=x)
-    if x.ndim == 0:
-        raise operand_error(ShapeError, f"{what}: a scalar has no axis", x=x)
-    return normalize_axis(what, axis, x)
-
-
-def _axis_sample(draw: Draw) -> Sample:
-    shape = draw.shape("shape", 1, 3)
-    return Sample.of(draw.array("x", shape, -4.0, 4.0), axis=draw.choice("axis", (0, len(shape) - 1)))
-
-
-# -- softmax -----------------------------------------------------------------
-
-
-def _shifted(x: Tensor, axis: int) -> Tensor:
-    return x - max_(x, axis, keepdims=True)
-
-
-def _softmax_parts(x: Tensor, *, axis: int) -> Tensor:
-    e = exp(_shifted(x, axis))
-    return e / sum_(e, axis, keepdims=True)
-
-
-def _softmax_ref(x: Array, axis: int) -> Array:
-    e = np.exp(x - np.max(np.real(x), axis=axis, keepdims=True))
-    out: Array = e / np.sum(e, axis=axis, keepdims=True)
-    return out
-
-
-@op(name="softmax", ref=_softmax_ref, lower=Decompose(_softmax_parts), sample=_axis_sample, hard=(0.0, 1e4, -1e4), analytic=True)
-def _softmax(x: Tensor, *, axis: int) -> TensorType:
-    """Softmax along one axis."""
-    return floating("softmax", x)
-
-
-@_softmax.vjp
-def _(ct: Tensor, y: Tensor, x: Tensor, *, axis: int) -> Cotangents:
-    part = ct * y
-    return (part - y * sum_(part, axis, keepdims=True),)
-
-
-def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """Exponentials along one axis, scaled to sum to 1; shifted, so that nothing overflows.
-
-    Args:
-        x: Scores in any real range. A slice that is all `-inf` gives NaN; `attention` does not.
-        axis: The axis; negative counts from the end.
-
-    Shape:
-        That of `x`.
-
-    Dtype:
-        f32.
-
-    Gradient:
-        `(ct - sum(ct * y)) * y`.
-
-    Raises:
-        ShapeError: If the axis is out of range or x is a scalar.
-
-    Source:
-        Blanchard, Higham & Higham 2021, the shifted softmax.
-
-    Example:
-        >>> compute(softmax, [1000.0, 1000.0])
-        array([0.5, 0.5])
-    """
-    return _softmax(x, axis=_axis("softmax", x, axis))
-
-
-def _log_softmax_parts(x: Tensor, *, axis: int) -> Tensor:
-    shifted = _shifted(x, axis)
-    return shifted - log(sum_(exp(shifted), axis, keepdims=True))
-
-
-def _log_softmax_ref(x: Array, axis: int) -> Array:
-    shifted = x - np.max(np.real(x), axis=axis, keepdims=True)
-    out: Array = shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
-    return out
-
-
-@op(name="log_softmax", ref=_log_softmax_ref, lower=Decompose(_log_softmax_parts), sample=_axis_sample, hard=(0.0, 1e4, -1e4), analytic=True)
-def _log_softmax(x: Tensor, *, axis: int) -> TensorType:
-    """Logarithm of softmax along one axis."""
-    return floating("log_softmax", x)
-
-
-@_log_softmax.vjp
-def _(ct: Tensor, y: Tensor, x: Tensor, *, axis: int) -> Cotangents:
-    return (ct - exp(y) * sum_(ct, axis, keepdims=True),)
-
-
-def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """Logarithm of softmax along one axis.
-
-    Args:
-        x: Scores in any real range.
-        axis: The axis; negative counts from the end.
-
-    Shape:
-        That of `x`.
-
-    Dtype:
-        f32.
-
-    Gradient:
-        `ct - softmax(x) * sum(ct)`.
-
-    Raises:
-        ShapeError: If the axis is out of range or x is a scalar.
-
-    Source:
-        Blanchard, Higham & Higham 2021, the shifted log-sum-exp.
-
-    Example:
-        >>> compute(log_softmax, [0.0, 0.0])
-        array([-0.69314718, -0.69314718])
-    """
-    return _log_softmax(x, axis=_axis("log_softmax", x, axis))
-
-
-def log_softmax_last(x: Tensor) -> Tensor:
-    """`log_softmax` along the last axis."""
-    return log_softmax(x, -1)
-
-
-def _logsumexp_parts(x: Tensor, *, axis: int) -> Tensor:
-    top = max_(x, axis)
-    return log(sum_(exp(_shifted(x, axis)), axis)) + top
-
-
-def _logsumexp_ref(x: Array, axis: int) -> Array:
-    top = np.max(np.real(x), axis=axis, keepdims=True)
-    out: Array = np.log(np.sum(np.exp(x - top), axis=axis)) + np.squeeze(top, axis)
-    return out
-
-
-@op(name="logsumexp", ref=_logsumexp_ref, lower=Decompose(_logsumexp_parts), sample=_axis_sample, hard=(0.0, 1e4, -1e4), analytic=True)
-def _logsumexp(x: Tensor, *, axis: int) -> TensorType:
-    """Logarithm of the sum of exponentials along one axis."""
-    return TensorType(x.shape[:axis] + x.shape[axis + 1 :])
-
-
-@_logsumexp.vjp
-def _(ct: Tensor, y: Tensor, x: Tensor, *, axis: int) -> Cotangents:
-    from .movement import expand_dims  # noqa: PLC0415
-
-    return (expand_dims(ct, axis) * softmax(x, axis),)
-
-
-def logsumexp(x: Tensor, axis: int = -1) -> Tensor:
-    """Logarithm of the sum of exponentials along one axis; shifted, so that nothing overflows.
-
-    Args:
-        x: Scores in any real range.
-        axis: The axis; negative counts from the end.
-
-    Shape:
-        Without the axis.
-
-    Dtype:
-        f32.
-
-    Gradient:
-        `ct * softmax(x)`.
-
-    Raises:
-        ShapeError: If the axis is out of range or x is a scalar.
-
-    Source:
-        Blanchard, Higham & Higham 2021, the shifted log-sum-exp.
-
-    Example:
-        >>> compute(logsumexp, [0.0, 0.0])
-        array(0.69314718)
-    """
-    return _logsumexp(x, axis=_axis("logsumexp", x, axis))
-
-
-def _causal_parts(x: Tensor) -> Tensor:
-    mask = causal_mask("softmax_causal", x)
-    seen = where(mask, x, -math.inf)
-    e = exp(seen - max_(seen, -1, keepdims=True))
-    return e / sum_(e, -1, keepdims=True)
-
-
-def _causal_ref(x: Array) -> Array:
-    n = x.shape[-1]
-    seen = np.where(np.tri(n, dtype=bool), x, -np.inf)
-    e = np.where(np.tri(n, dtype=bool), np.exp(seen - np.max(np.real(seen), axis=-1, keepdims=True)), 0.0)
-    out: Array = e / np.sum(e, axis=-1, keepdims=True)
-    return out
-
-
-def _square_sample(draw: Draw) -> Sample:
-    n = draw.size("n")
-    return Sample.of(draw.array("x", (*draw.shape("batch", 0, 1), n, n), -4.0, 4.0))
-
-
-@op(name="softmax_causal", ref=_causal_ref, lower=Decompose(_causal_parts), sample=_square_sample, hard=(0.0, 1e4, -1e4))
-def _softmax_causal(x: Tensor) -> TensorType:
-    """Softmax of each row over the columns up to its own."""
-    causal_mask("softmax_causal", x)
-    return floating("softmax_causal", x)
-
-
-@_softmax_causal.vjp
-def _(ct: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-    part = ct * y
-    return (part - y * sum_(part, -1, keepdims=True),)
-
-
-def softmax_causal(x: Tensor) -> Tensor:
-    """Softmax over the last axis in which row q sees columns 0 to q only.
-
-    Args:
-        x: `[..., T, T]`.
-
-    Shape:
-        That of `x`.
-
-    Dtype:
-        f32.
-
-    Gradient:
-        As of softmax; exactly 0 above the diagonal.
-
-    Raises:
-        ShapeError: If the last two axes differ.
-
-    Source:
-        Vaswani et al. 2017, section 3.2.3.
-
-    Example:
-        >>> compute(softmax_causal, [[5.0, 1.0], [2.0, 2.0]])
-        array([[1. , 0. ],
-               [0.5, 0.5]])
-    """
-    return _softmax_causal(x)
-
-
-def softmax_causal_last(x: Tensor) -> Tensor:
-    """`softmax_causal` under its first name."""
-    return softmax_causal(x)
-
-
-# -- activations -------------------------------------------------------------
 
 
 def _normal_cdf(x: Tensor) -> Tensor:
@@ -309,8 +45,8 @@ def _gelu(x: Tensor) -> TensorType:
 
 @_gelu.vjp
 def _(ct: Tensor, y: Tensor, x: Tensor) -> Cotangents:
+    # Where x * x overflows the density is exactly 0, so no finite x gives NaN.
     density = exp(square(x) * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
-    # x is clamped only where the density is 0 in f32, so that inf * 0 cannot arise.
     return (ct * (_normal_cdf(x) + x * density),)
 
 
@@ -321,8 +57,6 @@ def _gelu_tanh_inner(x: Tensor) -> Tensor:
 
 
 def _clamped(x: Tensor) -> Tensor:
-    from .activations import minimum  # noqa: PLC0415
-
     return maximum(minimum(x, 20.0), -20.0)
 
 
@@ -556,10 +290,12 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         >>> compute(lambda x: layer_norm(x, eps=0.0), [1.0, 3.0])
         array([-1.,  1.])
     """
-    _axis("layer_norm", x, -1)
-    y = _normalize(x, eps=float(eps))
+    float_axis("layer_norm", x, -1)
     for given in (weight, bias):
         if given is not None and given.shape != x.shape[-1:]:
-            raise operand_error(ShapeError, "layer_norm: weight and bias need the shape of the last axis", x=x, given=given)
+            raise operand_error(
+                ShapeError, "layer_norm: weight and bias need the shape of the last axis", x=x, given=given
+            )
+    y = _normalize(x, eps=float(eps))
     y = y if weight is None else y * weight
     return y if bias is None else y + bias

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, overload
 
 import numpy as np
 
 from tgdsl.dtypes import NUMPY, DType
-from tgdsl.errors import ShapeError
+from tgdsl.errors import DTypeError, ShapeError
 from tgdsl.ir import Array, IntTensor, Pointwise, Sample, Shape, Tensor, TensorType, op, user_site
+
+from .rules import sizes
+
 
 def _full_ref(shape: Shape, value: float, dtype: DType) -> Array:
     return np.full(shape, value, np.float64 if dtype == "f32" else NUMPY[dtype])
@@ -37,6 +41,9 @@ def full(*, shape: Shape, value: float, dtype: DType = "f32") -> TensorType:
     Gradient:
         None; a constant.
 
+    Raises:
+        ShapeError: If a size is below 1, or the value is NaN or does not fit the dtype.
+
     Source:
         Array API standard, `full`.
 
@@ -44,7 +51,19 @@ def full(*, shape: Shape, value: float, dtype: DType = "f32") -> TensorType:
         >>> compute(lambda: full(shape=(2,), value=1.5))
         array([1.5, 1.5])
     """
-    return TensorType(shape, dtype)
+    _check_value(value, dtype)
+    return TensorType(sizes("full", shape), dtype)
+
+
+def _check_value(value: float, dtype: DType) -> None:
+    if dtype not in NUMPY:
+        raise ShapeError(f"full: unknown dtype {dtype!r}; use 'f32', 'i32' or 'bool'", site=user_site())
+    largest = float(np.finfo(np.float32).max) if dtype == "f32" else 2.0**31 - 1.0
+    infinite = dtype == "f32" and value in (math.inf, -math.inf)
+    if value != value or not (infinite or -largest - (dtype == "i32") <= value <= largest):
+        raise ShapeError(f"full: {value!r} is NaN or outside the range of {dtype}", site=user_site())
+    if dtype != "f32" and value != int(value):
+        raise DTypeError(f"full: {value!r} is not an integer", site=user_site())
 
 
 full.no_vjp("a constant")
@@ -102,7 +121,7 @@ def arange(n: int, dtype: Literal["i32", "f32"] = "i32") -> IntTensor | Tensor:
         None; a constant.
 
     Raises:
-        ShapeError: If `n` is not a positive integer.
+        ShapeError: If `n` is not a positive integer or the dtype is neither.
 
     Source:
         Array API standard, `arange`.
@@ -113,6 +132,8 @@ def arange(n: int, dtype: Literal["i32", "f32"] = "i32") -> IntTensor | Tensor:
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ShapeError(f"arange: n must be a positive integer, got {n!r}", site=user_site())
+    if dtype not in ("i32", "f32"):
+        raise DTypeError(f"arange: dtype must be 'i32' or 'f32', got {dtype!r}", site=user_site())
     return _arange_f32(n=n) if dtype == "f32" else _arange(n=n)
 
 
@@ -131,6 +152,9 @@ def zeros(shape: Sequence[int]) -> Tensor:
     Gradient:
         None; a constant.
 
+    Raises:
+        ShapeError: If a size is below 1.
+
     Source:
         Array API standard, `zeros`.
 
@@ -138,7 +162,7 @@ def zeros(shape: Sequence[int]) -> Tensor:
         >>> compute(lambda: zeros((2,)))
         array([0., 0.])
     """
-    return full(shape=tuple(shape), value=0.0, dtype="f32")
+    return full(shape=sizes("zeros", shape), value=0.0, dtype="f32")
 
 
 def ones(shape: Sequence[int]) -> Tensor:
@@ -156,6 +180,9 @@ def ones(shape: Sequence[int]) -> Tensor:
     Gradient:
         None; a constant.
 
+    Raises:
+        ShapeError: If a size is below 1.
+
     Source:
         Array API standard, `ones`.
 
@@ -163,4 +190,4 @@ def ones(shape: Sequence[int]) -> Tensor:
         >>> compute(lambda: ones((2,)))
         array([1., 1.])
     """
-    return full(shape=tuple(shape), value=1.0, dtype="f32")
+    return full(shape=sizes("ones", shape), value=1.0, dtype="f32")

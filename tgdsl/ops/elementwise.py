@@ -437,6 +437,7 @@ def power(x: Tensor, exponent: Scalar) -> Tensor:
         >>> compute(lambda x: x**3, [2.0, -1.0])
         array([ 8., -1.])
     """
+    floating("power", x)
     e = float(exponent)
     if not math.isfinite(e):
         raise ShapeError(f"power: the exponent must be finite, got {exponent!r}", site=user_site())

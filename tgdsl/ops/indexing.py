@@ -31,7 +31,7 @@ from .compare import equal, greater_equal, where
 from .creation import arange, full
 from .movement import expand_dims, reshape
 from .reduce import sum as sum_
-from .rules import normalize_axis
+from .rules import floating, normalize_axis
 
 
 def _in_range(what: str, indices: Array, size: int) -> None:
@@ -85,6 +85,7 @@ def take(table: Tensor, indices: IntTensor) -> TensorType:
                [1.]])
     """
     _check_indices("take", indices)
+    floating("take", table)
     if table.ndim < 1:
         raise operand_error(ShapeError, "take: the table needs rank >= 1", table=table, indices=indices)
     return TensorType(indices.shape + table.shape[1:], table.dtype)
@@ -219,6 +220,7 @@ def take_along_axis(x: Tensor, indices: IntTensor, axis: int = -1) -> Tensor:
         array([[3., 1.]])
     """
     _check_indices("take_along_axis", indices)
+    floating("take_along_axis", x)
     a = normalize_axis("take_along_axis", axis, x)
     if x.ndim != indices.ndim or any(n != m for i, (n, m) in enumerate(zip(x.shape, indices.shape, strict=True)) if i != a):
         raise operand_error(ShapeError, f"take_along_axis: shapes differ outside of axis {a}", x=x, indices=indices)

@@ -17,12 +17,13 @@ from .rules import binary
 FLOOR_DIVIDE = """
 fn floor_divide_of(a: i32, b: i32) -> i32 {
   let q = a / b;
-  return select(q, q - 1, a % b != 0 && (a < 0) != (b < 0));
+  return select(q, q - 1, a != q * b && (a < 0) != (b < 0));
 }
 """
 REMAINDER = """
 fn remainder_of(a: i32, b: i32) -> i32 {
-  let r = a % b;
+  // Not a % b: on Vulkan its result is undefined where an operand is negative.
+  let r = a - (a / b) * b;
   return select(r, r + b, r != 0 && (r < 0) != (b < 0));
 }
 """

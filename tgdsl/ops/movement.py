@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from tgdsl.errors import ShapeError
+from tgdsl.errors import DTypeError, ShapeError
 from tgdsl.ir import (
     AnyTensor,
     Array,
@@ -27,7 +27,7 @@ from tgdsl.ir import (
 )
 from tgdsl.ir.index import Index, index, reindex
 
-from .rules import normalize_axis, unbroadcast
+from .rules import normalize_axis, sizes, unbroadcast
 
 A = TypeVar("A", bound=AnyTensor[Any])
 Ix = tuple[Index, ...]
@@ -89,7 +89,9 @@ def reshape(x: A, shape: Sequence[int]) -> A:
         array([[1., 2.],
                [3., 4.]])
     """
-    wanted = tuple(shape)
+    wanted = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    if any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in wanted):
+        raise operand_error(ShapeError, f"reshape: sizes must be integers, got {shape!r}", operand=x)
     if wanted.count(-1) > 1:
         raise operand_error(ShapeError, f"reshape: at most one -1 in {show_shape(wanted)}", operand=x)
     if any(n < 1 and n != -1 for n in wanted):
@@ -153,7 +155,7 @@ def broadcast_to(x: A, shape: Sequence[int]) -> A:
         array([[1., 2.],
                [1., 2.]])
     """
-    wanted = tuple(shape)
+    wanted = sizes("broadcast_to", shape)
     lead = len(wanted) - x.ndim
     if lead < 0 or any(n not in (1, m) for n, m in zip(x.shape, wanted[lead:], strict=True)):
         raise operand_error(ShapeError, f"broadcast_to: does not broadcast to {show_shape(wanted)}", operand=x)
@@ -349,6 +351,8 @@ def pad(x: A, widths: Sequence[tuple[int, int]], value: float = 0.0) -> A:
         raise operand_error(ShapeError, f"pad: {given} does not give two widths for each axis", operand=x)
     if not any(a or b for a, b in given):
         return x
+    if x.dtype != "f32" and value != int(value):
+        raise operand_error(DTypeError, f"pad: {value!r} is not an integer", operand=x)
     low, high = tuple(a for a, _ in given), tuple(b for _, b in given)
     return cast("A", _pad(x, low=low, high=high, value=float(value) if x.dtype == "f32" else int(value)))
 

@@ -26,6 +26,7 @@ from tgdsl.ir import (
 )
 
 from .compare import greater_equal, where
+from .rules import floating, sizes
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
@@ -164,7 +165,7 @@ def rand(shape: Sequence[int]) -> Tensor:
         >>> bool((compute(lambda: rand((8,))) < 1.0).all())
         True
     """
-    return _rand(shape=tuple(int(n) for n in shape), salt=current_graph("rand").salt())
+    return _rand(shape=sizes("rand", shape), salt=current_graph("rand").salt())
 
 
 def randn(shape: Sequence[int]) -> Tensor:
@@ -189,7 +190,7 @@ def randn(shape: Sequence[int]) -> Tensor:
         >>> compute(lambda: randn((2, 3))).shape
         (2, 3)
     """
-    return _randn(shape=tuple(int(n) for n in shape), salt=current_graph("randn").salt())
+    return _randn(shape=sizes("randn", shape), salt=current_graph("randn").salt())
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -220,6 +221,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
         >>> compute(lambda x: dropout(x, 0.0), [1.0])
         array([1.])
     """
+    floating("dropout", x)
     if not 0.0 <= p < 1.0:
         raise operand_error(ShapeError, f"dropout: p must be in [0, 1), got {p!r}", x=x)
     if p == 0.0:

@@ -16,6 +16,7 @@ from tgdsl.ir import (
     Decompose,
     Draw,
     IntTensor,
+    Op,
     Reduction,
     Sample,
     Tensor,
@@ -27,7 +28,7 @@ from tgdsl.ir import (
 from .compare import cast, equal, where
 from .creation import arange
 from .movement import broadcast_to, reshape
-from .rules import normalize_axes, normalize_axis
+from .rules import floating, normalize_axes, normalize_axis
 
 Axis = int | Sequence[int] | None
 
@@ -64,11 +65,16 @@ def _spread(ct: Tensor, x: AnyTensor[Any], axes: tuple[int, ...]) -> Tensor:
     return broadcast_to(reshape(ct, kept(x.shape, axes)), x.shape)
 
 
-def _finish(y: Any, x: AnyTensor[Any], axes: tuple[int, ...], keepdims: bool) -> Any:
+def _fold(made: Op[..., Tensor], x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
+    axes = normalize_axes(made.name, axis, x)
+    if not axes:
+        made.infer((x,), {"axes": axes})  # nothing to fold, but the dtype has to fit
+        return x
+    y = made(x, axes=axes)
     return reshape(y, kept(x.shape, axes)) if keepdims else y
 
 
-@op(name="sum", ref=lambda x, axes: np.sum(x, axis=axes), lower=Reduction("sum"), sample=_sum_sample, analytic=True)
+@op(name="sum", ref=lambda x, axes: np.sum(x, axis=axes, dtype=x.dtype), lower=Reduction("sum"), sample=_sum_sample, analytic=True)
 def _sum(x: Tensor, *, axes: tuple[int, ...]) -> TensorType:
     """Sum over `axes`."""
     return _folded("sum", x, axes)
@@ -106,8 +112,7 @@ def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:  # n
         >>> compute(lambda x: sum(x, 0), [[1.0, 2.0], [3.0, 4.0]])
         array([4., 6.])
     """
-    axes = normalize_axes("sum", axis, x)
-    return _finish(_sum(x, axes=axes) if axes else x, x, axes, keepdims)  # type: ignore[no-any-return]
+    return _fold(_sum, x, axis, keepdims)
 
 
 def _mean_parts(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
@@ -123,8 +128,7 @@ def _mean_parts(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
 )
 def _mean(x: Tensor, *, axes: tuple[int, ...]) -> TensorType:
     """Mean over `axes`."""
-    if x.dtype != "f32":
-        raise operand_error(DTypeError, "mean: expected f32", x=x)
+    floating("mean", x)
     return _folded("mean", x, axes)
 
 
@@ -160,8 +164,7 @@ def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
         >>> compute(lambda x: mean(x, 0), [[1.0, 2.0], [3.0, 4.0]])
         array([2., 3.])
     """
-    axes = normalize_axes("mean", axis, x)
-    return _finish(_mean(x, axes=axes) if axes else x, x, axes, keepdims)  # type: ignore[no-any-return]
+    return _fold(_mean, x, axis, keepdims)
 
 
 def _to_ties(ct: Tensor, y: Tensor, x: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -209,8 +212,7 @@ def max(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:  # n
         >>> compute(lambda x: max(x, 0), [[1.0, 5.0], [3.0, 4.0]])
         array([3., 5.])
     """
-    axes = normalize_axes("max", axis, x)
-    return _finish(_max(x, axes=axes) if axes else x, x, axes, keepdims)  # type: ignore[no-any-return]
+    return _fold(_max, x, axis, keepdims)
 
 
 @op(name="min", ref=lambda x, axes: np.min(x, axis=axes), lower=Reduction("min"), sample=_distinct_sample)
@@ -251,8 +253,7 @@ def min(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:  # n
         >>> compute(lambda x: min(x, 0), [[1.0, 5.0], [3.0, 4.0]])
         array([1., 4.])
     """
-    axes = normalize_axes("min", axis, x)
-    return _finish(_min(x, axes=axes) if axes else x, x, axes, keepdims)  # type: ignore[no-any-return]
+    return _fold(_min, x, axis, keepdims)
 
 
 def _prod_sample(draw: Draw) -> Sample:
@@ -260,7 +261,7 @@ def _prod_sample(draw: Draw) -> Sample:
     return Sample.of(draw.array("x", shape, 0.5, 1.5), axes=_axes_of(draw, len(shape)))
 
 
-@op(name="prod", ref=lambda x, axes: np.prod(x, axis=axes), lower=Reduction("prod"), sample=_prod_sample, analytic=True)
+@op(name="prod", ref=lambda x, axes: np.prod(x, axis=axes, dtype=x.dtype), lower=Reduction("prod"), sample=_prod_sample, analytic=True)
 def _prod(x: Tensor, *, axes: tuple[int, ...]) -> TensorType:
     """Product over `axes`."""
     return _folded("prod", x, axes)
@@ -303,8 +304,7 @@ def prod(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
         >>> compute(prod, [2.0, 3.0])
         array(6.)
     """
-    axes = normalize_axes("prod", axis, x)
-    return _finish(_prod(x, axes=axes) if axes else x, x, axes, keepdims)  # type: ignore[no-any-return]
+    return _fold(_prod, x, axis, keepdims)
 
 
 def _first_hit(x: Tensor, best: Tensor, axis: int) -> Any:
@@ -339,7 +339,7 @@ def _arg_ref(fn: Any) -> Any:
 @op(name="argmax", ref=_arg_ref(np.argmax), lower=Decompose(_argmax_parts), sample=_arg_sample, returns=IntTensor)
 def _argmax(x: Tensor, *, axis: int) -> TensorType:
     """Position of the largest element along `axis`."""
-    return TensorType(x.shape[:axis] + x.shape[axis + 1 :], "i32")
+    return TensorType(_folded("argmax", x, (axis,)).shape, "i32")
 
 
 _argmax.no_vjp("positions carry no gradient")
@@ -379,7 +379,7 @@ def argmax(x: Tensor, axis: int = -1) -> IntTensor:
 @op(name="argmin", ref=_arg_ref(np.argmin), lower=Decompose(_argmin_parts), sample=_arg_sample, returns=IntTensor)
 def _argmin(x: Tensor, *, axis: int) -> TensorType:
     """Position of the smallest element along `axis`."""
-    return TensorType(x.shape[:axis] + x.shape[axis + 1 :], "i32")
+    return TensorType(_folded("argmin", x, (axis,)).shape, "i32")
 
 
 _argmin.no_vjp("positions carry no gradient")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tgdsl.errors import DTypeError, ShapeError
-from tgdsl.ir import REGISTRY, AnyTensor, Shape, Sized, Tensor, TensorType, operand_error
+from tgdsl.ir import REGISTRY, AnyTensor, Shape, Sized, Tensor, TensorType, operand_error, user_site
 
 
 def floating(what: str, x: AnyTensor[Any]) -> TensorType:
@@ -70,8 +72,18 @@ def unbroadcast(ct: Tensor, x: AnyTensor[Any]) -> Tensor:
     return summed if summed.shape == x.shape else REGISTRY["reshape"](summed, shape=x.shape)
 
 
+def sizes(what: str, shape: Sequence[int]) -> Shape:
+    """`shape` as a tuple, each size an int of at least 1."""
+    given = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    if any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1 for n in given):
+        raise ShapeError(f"{what}: sizes must be integers of at least 1, got {shape!r}", site=user_site())
+    return tuple(n if isinstance(n, Sized) else int(n) for n in given)
+
+
 def normalize_axis(what: str, axis: int, x: AnyTensor[Any]) -> int:
     """A non-negative axis of `x`."""
+    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
+        raise operand_error(ShapeError, f"{what}: an axis must be an integer, got {axis!r}", operand=x)
     if not -x.ndim <= axis < x.ndim:
         raise operand_error(ShapeError, f"{what}: axis {axis} is out of range for rank {x.ndim}", operand=x)
     return axis % x.ndim
@@ -81,7 +93,7 @@ def normalize_axes(what: str, axis: int | Sequence[int] | None, x: AnyTensor[Any
     """Sorted, non-negative, distinct axes; None means all."""
     if axis is None:
         return tuple(range(x.ndim))
-    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    given = tuple(axis) if isinstance(axis, Sequence) else (axis,)
     axes = tuple(sorted(normalize_axis(what, a, x) for a in given))
     if len(set(axes)) != len(axes):
         raise operand_error(ShapeError, f"{what}: axis {tuple(given)} names an axis twice", operand=x)

@@ -142,8 +142,12 @@ class DeviceExecutable:
             row, at = self.host[slot], (self.upload_at[place.buffer] + place.offset) // 4
         else:
             row, at = self.alone_host[place.buffer][slot], place.offset // 4
-        words = row[at : at + array.size].view(_NUMPY[place.dtype])
-        np.copyto(words.reshape(array.shape), array, casting="unsafe")
+        words = row[at : at + array.size]
+        if array.dtype == _NUMPY[place.dtype] and array.flags.c_contiguous and array.ndim:
+            # Not copyto: it lets go of the interpreter lock, and a busy thread would keep it for 5 ms.
+            memoryview(words).cast("B")[:] = memoryview(array).cast("B")
+        else:
+            np.copyto(words.view(_NUMPY[place.dtype]).reshape(array.shape), array, casting="unsafe")
 
     def _hold_back(self) -> None:
         """Wait for the device when it lies two rounds of submissions behind."""
