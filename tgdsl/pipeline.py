@@ -18,7 +18,7 @@ from tgdsl import frontend
 from tgdsl.autograd import gradients
 from tgdsl.dtypes import ITEMSIZE
 from tgdsl.errors import DeviceError, GradientError, OptionError, ShapeError
-from tgdsl.ir import Graph, tracing
+from tgdsl.ir import Graph, show_shape, tracing
 from tgdsl.ops import is_finite, where
 from tgdsl.ops.leaves import leaves
 from tgdsl.optim.base import Optimizer, decays
@@ -77,9 +77,10 @@ def trace_loss(
     graph = frontend.trace(model, loss, dims=dims)
     (out,) = graph.outputs
     if out.shape != () or out.dtype != "f32":
+        shown = str(out.type) if out.dtype != "f32" else show_shape(out.shape)
         sites = graph.sites(out.node)
         raise ShapeError(
-            f"compile_module: {loss.__name__} must return a scalar f32 loss, got {out.type}",
+            f"compile_module: {loss.__name__} must return a scalar loss, got {shown}",
             hint="reduce it with mean(...) or sum(...)",
             site=sites[0] if sites else None,
         )

@@ -31,17 +31,9 @@ from .compare import where as where
 from .composite import gelu as gelu
 from .composite import layer_norm as layer_norm
 from .composite import leaky_relu as leaky_relu
-from .composite import log_softmax as log_softmax
-from .composite import log_softmax_last as log_softmax_last
-from .composite import logsumexp as logsumexp
 from .composite import silu as silu
-from .composite import softmax as softmax
-from .composite import softmax_causal as softmax_causal
-from .composite import softmax_causal_last as softmax_causal_last
 from .composite import softplus as softplus
-from .conv import avg_pool2d as avg_pool2d
 from .conv import conv2d as conv2d
-from .conv import max_pool2d as max_pool2d
 from .creation import arange as arange
 from .creation import full as full
 from .creation import ones as ones
@@ -88,6 +80,8 @@ from .movement import squeeze as squeeze
 from .movement import swap_axes as swap_axes
 from .movement import swapaxes as swapaxes
 from .movement import transpose as transpose
+from .pooling import avg_pool2d as avg_pool2d
+from .pooling import max_pool2d as max_pool2d
 from .random import dropout as dropout
 from .random import rand as rand
 from .random import randn as randn
@@ -101,3 +95,9 @@ from .reduce import prod as prod
 from .reduce import sum as sum
 from .reduce import sum_all as sum_all
 from .reduce import sum_last as sum_last
+from .softmax import log_softmax as log_softmax
+from .softmax import log_softmax_last as log_softmax_last
+from .softmax import logsumexp as logsumexp
+from .softmax import softmax as softmax
+from .softmax import softmax_causal as softmax_causal
+from .softmax import softmax_causal_last as softmax_causal_last

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
-from tgdsl.errors import ShapeError
+from tgdsl.errors import DTypeError, ShapeError
 from tgdsl.ir import Tensor, operand_error
 
-from .composite import softmax, softmax_causal
+from .indexing import where_causal
 from .linalg import matmul
 from .movement import matrix_transpose, reshape, swap_axes
+from .softmax import softmax_or_zeros
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -82,6 +83,8 @@ def merge_heads(x: Tensor) -> Tensor:
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None) -> Tensor:
     """Scaled dot-product attention.
 
+    A row whose scores are all `-inf` sees nothing: its result is 0, and no gradient flows to its scores.
+
     Args:
         q: Queries `[..., T, D]`.
         k: Keys `[..., S, D]`.
@@ -109,8 +112,16 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         array([[7.]])
     """
     for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dtype != "f32":
+            raise operand_error(DTypeError, f"attention: {name} must be f32", q=q, k=k, v=v)
         if x.ndim < 2:
             raise operand_error(ShapeError, f"attention: {name} needs rank 2 or more", q=q, k=k, v=v)
+    if q.shape[-1] != k.shape[-1]:
+        raise operand_error(ShapeError, "attention: q and k differ in the last axis", q=q, k=k, v=v)
+    if k.shape[-2] != v.shape[-2]:
+        raise operand_error(ShapeError, "attention: k and v differ in the number of positions", q=q, k=k, v=v)
+    if causal and q.shape[-2] != k.shape[-2]:
+        raise operand_error(ShapeError, "attention: causal needs as many queries as keys", q=q, k=k, v=v)
     factor = 1.0 / math.sqrt(int(q.shape[-1])) if scale is None else scale
     scores = matmul(q, matrix_transpose(k)) * factor
-    return matmul(softmax_causal(scores) if causal else softmax(scores), v)
+    return matmul(softmax_or_zeros(where_causal(scores, -math.inf) if causal else scores, -1), v)

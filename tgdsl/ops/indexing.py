@@ -7,7 +7,7 @@ or checked: the reference raises, and a kernel reports.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from tgdsl.errors import DTypeError, InputError, ShapeError
 from tgdsl.ir import (
     AnyTensor,
     Array,
+    BoolTensor,
     Cotangents,
     Decompose,
     Draw,
@@ -27,8 +28,8 @@ from tgdsl.ir import (
     operand_error,
 )
 
-from .compare import equal, greater_equal, where
-from .creation import arange, full
+from .compare import cast, equal, greater_equal, where
+from .creation import arange
 from .movement import expand_dims, reshape
 from .reduce import sum as sum_
 from .rules import floating, normalize_axis
@@ -74,7 +75,8 @@ def take(table: Tensor, indices: IntTensor) -> TensorType:
         To the table: each row gets the sum of `ct` over the positions that name it, in a fixed order.
 
     Raises:
-        ShapeError: If the table is a scalar or the indices are not i32.
+        ShapeError: If the table is a scalar.
+        DTypeError: If the indices are not i32.
 
     Source:
         Array API standard, `take` along axis 0.
@@ -145,7 +147,8 @@ def embedding(table: Tensor, indices: IntTensor) -> Tensor:
         Row v gets the sum of `ct` over the positions that hold v.
 
     Raises:
-        ShapeError: If the table has not rank 2 or the indices are not i32.
+        ShapeError: If the table has not rank 2.
+        DTypeError: If the indices are not i32.
 
     Source:
         `torch.nn.functional.embedding`.
@@ -159,24 +162,32 @@ def embedding(table: Tensor, indices: IntTensor) -> Tensor:
     return take(table, indices)
 
 
-def one_hot(indices: IntTensor, depth: int) -> Tensor:
+@overload
+def one_hot(indices: IntTensor, depth: int) -> Tensor: ...
+@overload
+def one_hot(indices: IntTensor, depth: int, dtype: Literal["f32"]) -> Tensor: ...
+@overload
+def one_hot(indices: IntTensor, depth: int, dtype: Literal["i32"]) -> IntTensor: ...
+def one_hot(indices: IntTensor, depth: int, dtype: Literal["f32", "i32"] = "f32") -> Tensor | IntTensor:
     """Ones at the given positions of a new last axis.
 
     Args:
         indices: Integers; one outside of `[0, depth)` gives a row of zeros.
         depth: The size of the new axis, at least 1.
+        dtype: `"f32"` or `"i32"`.
 
     Shape:
         `[..., depth]`.
 
     Dtype:
-        i32 to f32.
+        i32 to `dtype`.
 
     Gradient:
         None; indices carry no gradient.
 
     Raises:
-        ShapeError: If depth is below 1 or the indices are not i32.
+        ShapeError: If depth is not a positive integer.
+        DTypeError: If the indices are not i32, or `dtype` is neither.
 
     Source:
         `jax.nn.one_hot`.
@@ -187,9 +198,11 @@ def one_hot(indices: IntTensor, depth: int) -> Tensor:
                [0., 0., 0.]])
     """
     _check_indices("one_hot", indices)
-    if depth < 1:
+    if isinstance(depth, bool) or depth != int(depth) or depth < 1:
         raise operand_error(ShapeError, f"one_hot: depth must be at least 1, got {depth}", indices=indices)
-    return where(equal(expand_dims(indices, -1), arange(depth)), 1.0, 0.0)
+    if dtype not in ("f32", "i32"):
+        raise operand_error(DTypeError, f"one_hot: dtype must be 'f32' or 'i32', got {dtype!r}", indices=indices)
+    return cast(equal(expand_dims(indices, -1), arange(int(depth))), dtype)
 
 
 def take_along_axis(x: Tensor, indices: IntTensor, axis: int = -1) -> Tensor:
@@ -222,7 +235,8 @@ def take_along_axis(x: Tensor, indices: IntTensor, axis: int = -1) -> Tensor:
     _check_indices("take_along_axis", indices)
     floating("take_along_axis", x)
     a = normalize_axis("take_along_axis", axis, x)
-    if x.ndim != indices.ndim or any(n != m for i, (n, m) in enumerate(zip(x.shape, indices.shape, strict=True)) if i != a):
+    others = [s[:a] + s[a + 1 :] for s in (x.shape, indices.shape)]
+    if x.ndim != indices.ndim or others[0] != others[1]:
         raise operand_error(ShapeError, f"take_along_axis: shapes differ outside of axis {a}", x=x, indices=indices)
     n = int(x.shape[a])
     position = reshape(arange(n), (1, n, *(1 for _ in range(x.ndim - a - 1))))
@@ -257,12 +271,18 @@ def where_causal(x: Tensor, fill_value: float) -> Tensor:
         array([[1., 0.],
                [3., 4.]])
     """
-    return where(causal_mask("where_causal", x), x, full(shape=(), value=float(fill_value), dtype="f32"))
+    floating("where_causal", x)
+    return where(causal_mask("where_causal", x), x, float(fill_value))
 
 
-def causal_mask(what: str, x: Tensor) -> Any:
-    """Whether a row may look at a column: `column <= row`, `[T, T]`."""
+def require_square(what: str, x: AnyTensor[Any]) -> None:
+    """Refuse a tensor whose last two axes differ."""
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise operand_error(ShapeError, f"{what}: the last two axes must be equal", x=x)
+
+
+def causal_mask(what: str, x: Tensor) -> BoolTensor:
+    """Whether a row may look at a column: `column <= row`, `[T, T]`."""
+    require_square(what, x)
     n = int(x.shape[-1])
     return greater_equal(reshape(arange(n), (n, 1)), arange(n))

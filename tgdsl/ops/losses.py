@@ -23,12 +23,13 @@ from tgdsl.ir import (
 )
 
 from .compare import equal, where
-from .composite import log_softmax, softmax
 from .creation import arange
 from .elementwise import square
 from .movement import expand_dims
 from .reduce import mean
 from .reduce import sum as sum_
+from .rules import floating
+from .softmax import log_softmax, softmax
 
 ReductionName = Literal["mean", "sum", "none"]
 
@@ -103,10 +104,18 @@ def _ce_ref(logits: Array, targets: Array) -> Array:
 def _ce_sample(draw: Draw) -> Sample:
     classes = draw.size("classes", 1, 5)
     shape = draw.shape("shape", 0, 2)
-    return Sample.of(draw.array("logits", (*shape, classes), -4.0, 4.0), draw.integers("targets", shape, 0, classes - 1))
+    logits = draw.array("logits", (*shape, classes), -4.0, 4.0)
+    return Sample.of(logits, draw.integers("targets", shape, 0, classes - 1))
 
 
-@op(name="cross_entropy", ref=_ce_ref, lower=Decompose(_ce_parts), sample=_ce_sample, hard=(0.0, 1e4, -1e4), analytic=True)
+@op(
+    name="cross_entropy",
+    ref=_ce_ref,
+    lower=Decompose(_ce_parts),
+    sample=_ce_sample,
+    hard=(0.0, 1e4, -1e4),
+    analytic=True,
+)
 def _cross_entropy(logits: Tensor, targets: IntTensor) -> TensorType:
     """Negative log-likelihood of the target in each row of logits."""
     return TensorType(targets.shape)
@@ -212,6 +221,7 @@ def mse_loss(prediction: Tensor, target: Tensor, *, reduction: ReductionName = "
         >>> compute(mse_loss, [1.0, 2.0], [1.0, 4.0])
         array(2.)
     """
+    floating("mse_loss", prediction)
     if prediction.shape != target.shape:
         raise operand_error(ShapeError, "mse_loss: shapes differ", prediction=prediction, target=target)
     return reduced("mse_loss", square(prediction - target), reduction)

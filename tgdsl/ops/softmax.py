@@ -19,7 +19,7 @@ from tgdsl.ir import AnyTensor, Array, Cotangents, Decompose, Draw, Sample, Tens
 from .activations import maximum
 from .compare import where
 from .elementwise import exp, log
-from .indexing import causal_mask
+from .indexing import causal_mask, require_square
 from .movement import expand_dims, permute, reshape
 from .reduce import max as max_
 from .reduce import sum as sum_
@@ -171,13 +171,56 @@ def log_softmax_last(x: Tensor) -> Tensor:
     return log_softmax(x, -1)
 
 
+def _top(x: Tensor, axis: int) -> Tensor:
+    """The maximum, but finite in a slice of `-inf`, where subtracting it would give NaN."""
+    return maximum(max_(x, axis, keepdims=True), LOWEST)
+
+
+def _or_zeros_parts(x: Tensor, *, axis: int) -> Tensor:
+    e = exp(x - _top(x, axis))
+    # The largest element contributes 1, so the sum is below 1 only where nothing is seen.
+    return e / maximum(sum_(e, axis, keepdims=True), 1.0)
+
+
+def _or_zeros_ref(x: Array, axis: int) -> Array:
+    e = np.exp(x - np.maximum(np.max(np.real(x), axis=axis, keepdims=True), LOWEST))
+    total = np.sum(e, axis=axis, keepdims=True)
+    out: Array = e / np.where(total == 0.0, 1.0, total)
+    return out
+
+
+@op(
+    name="softmax_or_zeros",
+    ref=_or_zeros_ref,
+    lower=Decompose(_or_zeros_parts),
+    sample=_axis_sample,
+    hard=HARD,
+    analytic=True,
+)
+def _softmax_or_zeros(x: Tensor, *, axis: int) -> TensorType:
+    """Softmax along one axis, zeros where a slice is all `-inf`."""
+    return floating("softmax_or_zeros", x)
+
+
+@_softmax_or_zeros.vjp
+def _(ct: Tensor, y: Tensor, x: Tensor, *, axis: int) -> Cotangents:
+    part = ct * y
+    return (part - y * sum_(part, axis, keepdims=True),)
+
+
+def softmax_or_zeros(x: Tensor, axis: int) -> Tensor:
+    """Softmax along one axis; a slice that is all `-inf` gives zeros, and gets a zero gradient."""
+    return _softmax_or_zeros(x, axis=float_axis("softmax", x, axis))
+
+
 def _logsumexp_parts(x: Tensor, *, axis: int) -> Tensor:
-    top = max_(x, axis)
-    return log(sum_(exp(_shifted(x, axis)), axis)) + top
+    top = _top(x, axis)
+    total = log(sum_(exp(x - top), axis, keepdims=True)) + top
+    return reshape(total, x.shape[:axis] + x.shape[axis + 1 :])
 
 
 def _logsumexp_ref(x: Array, axis: int) -> Array:
-    top = np.max(np.real(x), axis=axis, keepdims=True)
+    top = np.maximum(np.max(np.real(x), axis=axis, keepdims=True), LOWEST)
     out: Array = np.log(np.sum(np.exp(x - top), axis=axis)) + np.squeeze(top, axis)
     return out
 
@@ -197,16 +240,14 @@ def _logsumexp(x: Tensor, *, axis: int) -> TensorType:
 
 @_logsumexp.vjp
 def _(ct: Tensor, y: Tensor, x: Tensor, *, axis: int) -> Cotangents:
-    from .movement import expand_dims  # noqa: PLC0415
-
-    return (expand_dims(ct, axis) * softmax(x, axis),)
+    return (expand_dims(ct, axis) * softmax_or_zeros(x, axis),)
 
 
 def logsumexp(x: Tensor, axis: int = -1) -> Tensor:
     """Logarithm of the sum of exponentials along one axis; shifted, so that nothing overflows.
 
     Args:
-        x: Scores in any real range.
+        x: Scores in any real range. A slice that is all `-inf` gives `-inf`, and gets a zero gradient.
         axis: The axis; negative counts from the end.
 
     Shape:
@@ -260,7 +301,7 @@ def _square_sample(draw: Draw) -> Sample:
 )
 def _softmax_causal(x: Tensor) -> TensorType:
     """Softmax of each row over the columns up to its own."""
-    causal_mask("softmax_causal", x)
+    require_square("softmax_causal", x)
     return floating("softmax_causal", x)
 
 
@@ -270,11 +311,12 @@ def _(ct: Tensor, y: Tensor, x: Tensor) -> Cotangents:
     return (part - y * sum_(part, -1, keepdims=True),)
 
 
-def softmax_causal(x: Tensor) -> Tensor:
+def softmax_causal(x: Tensor, axis: int = -1) -> Tensor:
     """Softmax over the last axis in which row q sees columns 0 to q only.
 
     Args:
-        x: `[..., T, T]`.
+        x: `[..., T, T]`. A row that sees nothing but `-inf` gives NaN.
+        axis: The axis of the columns; the rows are the last of the others.
 
     Shape:
         That of `x`.
@@ -286,7 +328,7 @@ def softmax_causal(x: Tensor) -> Tensor:
         As of softmax; exactly 0 above the diagonal.
 
     Raises:
-        ShapeError: If the last two axes differ.
+        ShapeError: If rows and columns differ in number.
 
     Source:
         Vaswani et al. 2017, section 3.2.3.
@@ -296,9 +338,15 @@ def softmax_causal(x: Tensor) -> Tensor:
         array([[1. , 0. ],
                [0.5, 0.5]])
     """
-    return _softmax_causal(x)
+    column = float_axis("softmax_causal", x, axis)
+    if column == x.ndim - 1:
+        return _softmax_causal(x)
+    turned = permute(x, (*(i for i in range(x.ndim) if i != column), column))
+    back = [i if i < column else i - 1 for i in range(x.ndim)]
+    back[column] = x.ndim - 1
+    return permute(_softmax_causal(turned), tuple(back))
 
 
 def softmax_causal_last(x: Tensor) -> Tensor:
-    """`softmax_causal` under its first name."""
-    return softmax_causal(x)
+    """`softmax_causal` along the last axis."""
+    return softmax_causal(x, -1)
