@@ -7,6 +7,7 @@ model writes some "Python" of its own.
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import sysconfig
 from collections.abc import Iterator
@@ -171,11 +172,8 @@ def sample(infer: Inference[Transformer, Text, Any, np.float32], length: int, se
 
 def draw_attention(path: Path, weights: NDArray[np.float32], text: str) -> None:
     """Save the attention of one layer, one picture per head."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    importlib.import_module("matplotlib").use("Agg")
+    plt: Any = importlib.import_module("matplotlib.pyplot")
     shown = 24  # more characters than this cannot be read
     weights, text = weights[:, :shown, :shown], text[:shown]
     heads = weights.shape[0]

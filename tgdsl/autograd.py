@@ -29,11 +29,13 @@ def gradients(graph: Graph, y: AnyTensor[Any], wrt: Sequence[AnyTensor[Any]], se
     if seed is None:
         if y.shape != ():
             raise GradientError(f"gradient of a value of type {y.type}: only a scalar has one")
-        seed = REGISTRY["full"](shape=(), value=1.0, dtype="f32")
+        start: Tensor = REGISTRY["full"](shape=(), value=1.0, dtype="f32")
+    else:
+        start = seed
     order = graph.reachable([y.node])
     wanted = {t.node.id for t in wrt}
     needed = _between(order, wanted)
-    cotangents: dict[int, Tensor] = {y.node.id: seed}
+    cotangents: dict[int, Tensor] = {y.node.id: start}
     for node in reversed(order):
         ct = cotangents.get(node.id)
         if ct is not None and node.id in needed:
@@ -69,5 +71,5 @@ def _spread(graph: Graph, node: Node, ct: Tensor, needed: set[int], cotangents: 
 
 
 def _zeros(t: AnyTensor[Any]) -> Tensor:
-    zero: Any = REGISTRY["full"](shape=tuple(int(n) for n in t.shape), value=0.0, dtype="f32")
+    zero: Tensor = REGISTRY["full"](shape=tuple(int(n) for n in t.shape), value=0.0, dtype="f32")
     return zero

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 
 import tgdsl.ops as ops
 from tests.codegen.run import TARGETS, assert_same, on_device, on_reference, traced
-from tests.helpers import OPS, gradient_passed
+from tests.helpers import OPS, require_gradient_passed
 from tests.strategies import SeededDraw
 from tgdsl.autograd import gradients
 from tgdsl.codegen import Target
+from tgdsl.dtypes import NUMPY
 from tgdsl.ir import AnyTensor, Op
 from tgdsl.reference.evaluate import dtype_of
 
@@ -42,9 +44,7 @@ def graph_of(op: Op[..., Any], seed: int) -> tuple[Any, dict[str, Any]]:
 @targets
 @pytest.mark.parametrize("op", OPS.values(), ids=list(OPS))
 def test_op_agrees_with_evaluator(engine: Any, op: Op[..., Any], target: Target) -> None:
-    wrong = gradient_passed(op.name)
-    if wrong:
-        pytest.fail(f"not run, the gradient property failed first: {wrong}")
+    require_gradient_passed(op)
     for seed in range(2):
         graph, feeds = graph_of(op, seed)
         want = on_reference(graph, feeds)
@@ -55,29 +55,83 @@ def test_op_agrees_with_evaluator(engine: Any, op: Op[..., Any], target: Target)
             assert_same(got, want, terms=64, scale=1.0)
 
 
-HARD = {n: op for n, op in OPS.items() if op.hard and len(op.operands) == 1 and "axis" not in str(op.rule.__annotations__)}
+HARD = {n: op for n, op in OPS.items() if op.hard}
+ROW = ("softmax", "log_softmax", "logsumexp", "normalize")
+"""Ops that fold a row: the hard values stand beside each other in every order."""
+
+
+def hard_operands(op: Op[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Operands made of the hard values, and attributes to go with them."""
+    values = np.array(op.hard, np.float32)
+    n = len(values)
+    attributes = dict(op.sample(SeededDraw(0)).attrs)
+    if op.name in ROW or op.name == "cross_entropy":
+        rows = np.array(list(itertools.product(values, repeat=n)), np.float32)
+        attributes |= {"axis": 1} if "axis" in attributes else {}
+        targets = {"targets": np.arange(len(rows), dtype=np.int32) % n} if op.name == "cross_entropy" else {}
+        return {"x": rows, **targets}, attributes
+    if op.name == "softmax_causal":
+        return {"x": np.stack([np.roll(np.tile(values, (n, 1)), k, 1) for k in range(n)])}, attributes
+    if len(op.operands) == 2:
+        a, b = np.meshgrid(values, values)
+        return {"a": a, "b": b}, attributes
+    return {"x": values}, attributes
 
 
 @targets
 @pytest.mark.parametrize("op", HARD.values(), ids=list(HARD))
 def test_hard_values(engine: Any, op: Op[..., Any], target: Target) -> None:
     """Large, tiny and special arguments: as the evaluator says, and never NaN."""
-    attributes = op.sample(SeededDraw(0)).attrs
-    x = np.array(op.hard, np.float32)
-    x = np.tile(x, (len(x), 1)) if op.name == "softmax_causal" else x
-    feeds = {"x": x}
-    attributes = {k: (x.ndim - 1 if k == "axis" else v) for k, v in attributes.items()}
+    require_gradient_passed(op)
+    feeds, attributes = hard_operands(op)
 
-    def fn(x: Any) -> list[Any]:
-        y = op(x, **attributes)
-        made = [] if op.no_gradient is not None or y.dtype != "f32" else gradients(y.graph, y, [x], y * 0.0 + 1.0)
-        return [y, *made]
+    def fn(**xs: Any) -> list[Any]:
+        y = op(*xs.values(), **attributes)
+        wrt = [x for x in xs.values() if x.dtype == "f32"]
+        if op.no_gradient is not None or y.dtype != "f32":
+            return [y]
+        return [y, *gradients(y.graph, y, wrt, ops.broadcast_to(ops.full(shape=(), value=0.75), y.shape))]
 
     graph = traced(fn, feeds)
     for got, want in zip(on_device(engine, graph, feeds, target), on_reference(graph, feeds), strict=True):
-        finite = np.isfinite(want) & (np.abs(want) < 1e38)
-        assert not np.isnan(got[finite]).any(), (got, want)
-        np.testing.assert_allclose(got[finite], want[finite], rtol=3e-5, atol=1e-6)
+        fits = np.isfinite(want) & (np.abs(want) < 1e38)
+        assert not np.isnan(want).any(), "the reference itself gives NaN"
+        np.testing.assert_allclose(got[fits], want[fits], rtol=3e-5, atol=1e-6)
+        assert not np.isfinite(got[~fits]).any() or (np.abs(got[~fits]) > 1e38).all(), (got, want)
+
+
+OTHER_DTYPES = [
+    *(("i32", n) for n in ("add", "sub", "mul", "maximum", "minimum", "sum", "prod", "max", "min", "argmax", "argmin")),
+    *(("i32", n) for n in ("less", "greater", "less_equal", "greater_equal", "equal", "not_equal", "cast_bool")),
+    *((d, n) for d in ("i32", "bool") for n in ("reshape", "broadcast_to", "permute", "pad", "slice", "unslice")),
+    *((d, n) for d in ("i32", "bool") for n in ("concat", "where", "cast_f32")),
+    *(("bool", n) for n in ("cast_i32",)),
+    *(("f32", n) for n in ("cast_i32", "cast_bool")),
+]
+
+
+@targets
+@pytest.mark.parametrize(("dtype", "name"), OTHER_DTYPES)
+def test_other_dtypes(engine: Any, dtype: str, name: str, target: Target) -> None:
+    """Ops whose samples are of one dtype but which take others: types, values and bits."""
+    for seed in range(2):
+        sample = OPS[name].sample(SeededDraw(seed))
+        kept = 1 if name == "where" else 0
+        made = [np.asarray(a) for a in sample.inputs]
+        made = [a if i < kept else as_dtype(a, dtype) for i, a in enumerate(made)]
+        feeds = {f"x{i}": a for i, a in enumerate(made)}
+        attributes = {k: 1 if k == "value" else v for k, v in sample.attrs.items()}
+        graph = traced(lambda attributes=attributes, **xs: OPS[name](*xs.values(), **attributes), feeds)
+        got, want = on_device(engine, graph, feeds, target), on_reference(graph, feeds)
+        assert got[0].dtype == want[0].astype(NUMPY[graph.outputs[0].dtype]).dtype
+        np.testing.assert_array_equal(got[0], want[0])
+
+
+def as_dtype(x: Any, dtype: str) -> Any:
+    """Values of another dtype, not all alike; floats are not whole."""
+    if dtype == "bool":
+        return x > 0
+    return np.round(3 * x).astype(np.int32) if dtype == "i32" else np.asarray(1.3 * x, np.float32)
 
 
 SIZES = (1, 15, 16, 17, 255, 256, 257)
@@ -107,3 +161,39 @@ def test_random_words_are_bit_equal(engine: Any, target: Target) -> None:
     np.testing.assert_array_equal(got[0], want[0].astype(np.float32))
     np.testing.assert_array_equal(got[1], want[1].astype(np.float32))
     assert not np.array_equal(got[0], got[1])
+
+
+@targets
+def test_normal_numbers_are_close(engine: Any, target: Target) -> None:
+    graph = traced(lambda: ops.randn((5000,)), {})
+    got, want = on_device(engine, graph, {}, target)[0], on_reference(graph, {})[0]
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=5e-6)
+    assert np.isfinite(got).all()
+
+
+@targets
+def test_integer_division_by_every_sign_and_zero(engine: Any, target: Target) -> None:
+    a, b = np.meshgrid(np.arange(-7, 8), np.arange(-3, 4))
+    big = [2**31 - 1, -(2**31), 2**31 - 1, -(2**31)], [2, 2, -2, -3]
+    feeds = {
+        "a": np.concatenate([a.ravel(), big[0]]).astype(np.int32),
+        "b": np.concatenate([b.ravel(), big[1]]).astype(np.int32),
+    }
+    graph = traced(lambda a, b: [a // b, a % b], feeds)
+    quotient, rest = on_device(engine, graph, feeds, target)
+    for x, y, q, r in zip(feeds["a"].tolist(), feeds["b"].tolist(), quotient, rest, strict=True):
+        assert (q, r) == ((x // y, x % y) if y else (x, 0)), (x, y)
+
+
+@targets
+def test_dropout_drops_the_same_elements_in_forward_and_gradient(engine: Any, target: Target) -> None:
+    feeds = {"x": np.ones((40, 50), np.float32)}
+
+    def fn(x: Any) -> list[Any]:
+        y, other = ops.dropout(x, 0.25), ops.dropout(x, 0.25)
+        return [y, gradients(y.graph, ops.sum(y), [x])[0], other]
+
+    y, gradient, other = on_device(engine, traced(fn, feeds), feeds, target)
+    np.testing.assert_array_equal(y, gradient)
+    assert 0.7 < np.mean(y > 0) < 0.8
+    assert not np.array_equal(y, other), "two dropouts drop alike"

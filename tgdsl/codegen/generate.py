@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from tgdsl.dtypes import DType
 from tgdsl.errors import LoweringError
 from tgdsl.ir import REGISTRY, Gather, Graph, Leaf, Node
 from tgdsl.ops.leaves import leaves
@@ -90,7 +91,7 @@ class _Generator:
         )
 
     def _scalar_table(self) -> dict[str, int]:
-        found = {n: node.dtype for n, node in leaves(self.step.graph, "scalar").items()}
+        found: dict[str, DType] = {n: node.dtype for n, node in leaves(self.step.graph, "scalar").items()}
         if self.step.update is not None:
             found |= {n: node.dtype for n, node in leaves(self.step.update, "scalar").items()}
         if any(node.op.stochastic for node in self.step.graph.nodes):

@@ -236,8 +236,6 @@ def _operands(graph: Graph, what: str, args: tuple[Any, ...]) -> tuple[AnyTensor
 
 def constant(what: str, value: Any, like: AnyTensor[Any]) -> AnyTensor[Any]:
     """A Python number as a rank-0 tensor of the dtype of `like`; never truncated in silence."""
-    from .op import REGISTRY  # noqa: PLC0415
-
     if isinstance(like, IntTensor):
         if float(value) != int(value):
             raise DTypeError(
@@ -245,15 +243,22 @@ def constant(what: str, value: Any, like: AnyTensor[Any]) -> AnyTensor[Any]:
             )
         if not -(2**31) <= int(value) < 2**31:
             raise ShapeError(f"{what}: {value!r} does not fit i32", site=user_site())
-        return REGISTRY["full"](shape=(), value=int(value), dtype="i32")
+        return _filled(int(value), "i32")
     if isinstance(like, Tensor):
         number = float(value)
         if math.isnan(number):
             raise ShapeError(f"{what}: the constant is NaN", site=user_site())
         if math.isfinite(number) and abs(number) > float(np.finfo(np.float32).max):
             raise ShapeError(f"{what}: {value!r} is outside the range of f32", site=user_site())
-        return REGISTRY["full"](shape=(), value=number, dtype="f32")
+        return _filled(number, "f32")
     raise DTypeError(f"{what}: a number cannot be combined with {like.type}", site=user_site())
+
+
+def _filled(value: float, dtype: DType) -> AnyTensor[Any]:
+    from .op import REGISTRY  # op.py imports this module
+
+    made: AnyTensor[Any] = REGISTRY["full"](shape=(), value=value, dtype=dtype)
+    return made
 
 
 def operand_error(

@@ -122,10 +122,10 @@ class AnyTensor(Generic[S]):
         return f"<{type(self).__name__} {self._type}>"
 
     def __float__(self) -> NoReturn:
-        return self._no_value("float")
+        self._no_value("float")
 
     def __int__(self) -> NoReturn:
-        return self._no_value("int")
+        self._no_value("int")
 
     def _no_value(self, what: str) -> NoReturn:
         raise TraceError(
@@ -175,7 +175,8 @@ class Tensor(AnyTensor[np.float32]):
         return cast("Tensor", _call("abs", self))
 
     def __matmul__(self, other: Tensor, /) -> Tensor:
-        return cast("Tensor", _method("matmul", self, other)) if isinstance(other, AnyTensor) else NotImplemented
+        known: object = other
+        return cast("Tensor", _method("matmul", self, other)) if isinstance(known, AnyTensor) else NotImplemented
 
     def __lt__(self, other: Tensor | Scalar, /) -> BoolTensor:
         return cast("BoolTensor", _infix("less", self, other))

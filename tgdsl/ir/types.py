@@ -23,7 +23,7 @@ class Sized(int):
         self.dim = dim
         return self
 
-    def __getnewargs__(self) -> tuple[int, str]:
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
         return int(self), self.dim
 
 

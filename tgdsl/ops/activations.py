@@ -23,17 +23,17 @@ def _erf_ref(x: Array) -> Array:
     # The series for small x, the continued fraction for large: both to double precision.
     x = np.asarray(x)
     real = np.real(x)
-    small = np.clip(real, -3.0, 3.0)
+    small = np.clip(real, -2.0, 2.0)
     term = total = small * INVERSE_SQRT_PI
     for n in range(1, 60):
         term = -term * small * small / n
         total = total + term / (2 * n + 1)
-    big = np.maximum(np.abs(real), 2.9)
+    big = np.maximum(np.abs(real), 1.9)
     tail = np.zeros_like(big)
-    for n in range(60, 0, -1):
+    for n in range(120, 0, -1):
         tail = (n / 2.0) / (big + tail)
     far = 1.0 - np.exp(-big * big) / ((big + tail) * np.sqrt(np.pi))
-    value = np.where(np.abs(real) <= 3.0, total, np.sign(real) * far)
+    value: Array = np.where(np.abs(real) <= 2.0, total, np.sign(real) * far)
     return value.astype(real.dtype) if x.dtype.kind == "f" else value
 
 

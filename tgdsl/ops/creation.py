@@ -52,6 +52,8 @@ def full(*, shape: Shape, value: float, dtype: DType = "f32") -> TensorType:
         array([1.5, 1.5])
     """
     _check_value(value, dtype)
+    if not isinstance(shape, tuple):
+        raise ShapeError(f"full: the shape must be a tuple, got {shape!r}", site=user_site())
     return TensorType(sizes("full", shape), dtype)
 
 
@@ -130,7 +132,8 @@ def arange(n: int, dtype: Literal["i32", "f32"] = "i32") -> IntTensor | Tensor:
         >>> compute(lambda: arange(3))
         array([0, 1, 2], dtype=int32)
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+    given: object = n
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise ShapeError(f"arange: n must be a positive integer, got {n!r}", site=user_site())
     if dtype not in ("i32", "f32"):
         raise DTypeError(f"arange: dtype must be 'i32' or 'f32', got {dtype!r}", site=user_site())

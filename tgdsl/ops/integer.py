@@ -16,15 +16,17 @@ from .rules import binary
 
 FLOOR_DIVIDE = """
 fn floor_divide_of(a: i32, b: i32) -> i32 {
-  let q = a / b;
-  return select(q, q - 1, a != q * b && (a < 0) != (b < 0));
+  let d = select(b, 1, b == 0);
+  let q = a / d;
+  return select(q, q - 1, a != q * d && (a < 0) != (d < 0));
 }
 """
 REMAINDER = """
 fn remainder_of(a: i32, b: i32) -> i32 {
   // Not a % b: on Vulkan its result is undefined where an operand is negative.
-  let r = a - (a / b) * b;
-  return select(r, r + b, r != 0 && (r < 0) != (b < 0));
+  let d = select(b, 1, b == 0);
+  let r = a - (a / d) * d;
+  return select(r, r + d, r != 0 && (r < 0) != (d < 0));
 }
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -32,6 +32,12 @@ from .rules import floating
 from .softmax import log_softmax, softmax
 
 ReductionName = Literal["mean", "sum", "none"]
+
+
+def check_reduction(what: str, reduction: ReductionName) -> None:
+    """Refuse an unknown reduction before anything is added to the graph."""
+    if reduction not in get_args(ReductionName):
+        raise ShapeError(f"{what}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}", site=user_site())
 
 
 def reduced(what: str, x: Tensor, reduction: ReductionName) -> Tensor:
@@ -154,6 +160,7 @@ def cross_entropy(logits: Tensor, targets: IntTensor, *, reduction: ReductionNam
         >>> compute(cross_entropy, [[0.0, 0.0]], [1])
         array(0.69314718)
     """
+    check_reduction("cross_entropy", reduction)
     _check_targets("cross_entropy", logits, targets)
     return reduced("cross_entropy", _cross_entropy(logits, targets), reduction)
 
@@ -190,6 +197,7 @@ def nll_loss(log_probs: Tensor, targets: IntTensor, *, reduction: ReductionName 
         >>> compute(nll_loss, [[-1.0, -2.0]], [1])
         array(2.)
     """
+    check_reduction("nll_loss", reduction)
     _check_targets("nll_loss", log_probs, targets)
     return reduced("nll_loss", -_pick(log_probs, targets), reduction)
 
@@ -222,6 +230,7 @@ def mse_loss(prediction: Tensor, target: Tensor, *, reduction: ReductionName = "
         array(2.)
     """
     floating("mse_loss", prediction)
+    check_reduction("mse_loss", reduction)
     if prediction.shape != target.shape:
         raise operand_error(ShapeError, "mse_loss: shapes differ", prediction=prediction, target=target)
     return reduced("mse_loss", square(prediction - target), reduction)

@@ -89,8 +89,9 @@ def reshape(x: A, shape: Sequence[int]) -> A:
         array([[1., 2.],
                [3., 4.]])
     """
-    wanted = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    if any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in wanted):
+    wanted = tuple(shape)
+    given: tuple[object, ...] = wanted
+    if any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in given):
         raise operand_error(ShapeError, f"reshape: sizes must be integers, got {shape!r}", operand=x)
     if wanted.count(-1) > 1:
         raise operand_error(ShapeError, f"reshape: at most one -1 in {show_shape(wanted)}", operand=x)
@@ -426,7 +427,7 @@ def _unslice(x: AnyTensor[Any], *, starts: Shape, shape: Shape, steps: Shape) ->
 
 @_unslice.vjp
 def _(ct: Tensor, y: Tensor, x: Tensor, *, starts: Shape, shape: Shape, steps: Shape) -> Cotangents:
-    return (cast("Tensor", _slice(ct, starts=starts, sizes=tuple(int(n) for n in x.shape), steps=steps)),)
+    return (_slice(ct, starts=starts, sizes=tuple(int(n) for n in x.shape), steps=steps),)
 
 
 def slice_axes(x: A, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int] | None = None) -> A:

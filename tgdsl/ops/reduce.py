@@ -121,7 +121,7 @@ def _mean_parts(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
 
 @op(
     name="mean",
-    ref=lambda x, axes: np.mean(x, axis=axes),
+    ref=lambda x, axes: np.asarray(np.mean(x, axis=axes)),
     lower=Decompose(_mean_parts),
     sample=_sum_sample,
     analytic=True,

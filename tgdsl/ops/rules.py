@@ -74,10 +74,10 @@ def unbroadcast(ct: Tensor, x: AnyTensor[Any]) -> Tensor:
 
 def sizes(what: str, shape: Sequence[int]) -> Shape:
     """`shape` as a tuple, each size an int of at least 1."""
-    given = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    given: tuple[object, ...] = tuple(shape)
     if any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1 for n in given):
         raise ShapeError(f"{what}: sizes must be integers of at least 1, got {shape!r}", site=user_site())
-    return tuple(n if isinstance(n, Sized) else int(n) for n in given)
+    return tuple(n if isinstance(n, Sized) else int(n) for n in shape)
 
 
 def normalize_axis(what: str, axis: int, x: AnyTensor[Any]) -> int:

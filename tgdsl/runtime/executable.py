@@ -145,7 +145,7 @@ class DeviceExecutable:
         words = row[at : at + array.size]
         if array.dtype == _NUMPY[place.dtype] and array.flags.c_contiguous and array.ndim:
             # Not copyto: it lets go of the interpreter lock, and a busy thread would keep it for 5 ms.
-            memoryview(words).cast("B")[:] = memoryview(array).cast("B")
+            memoryview(words.data).cast("B")[:] = memoryview(array.data).cast("B")
         else:
             np.copyto(words.view(_NUMPY[place.dtype]).reshape(array.shape), array, casting="unsafe")
 

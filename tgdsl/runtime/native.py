@@ -181,7 +181,8 @@ class NativeCalls:
         """The words of a mapped buffer; unmaps it."""
         handle = self.handle(staging)
         address = self._call["BufferGetMappedRange"](handle, 0, nbytes)
-        words = np.frombuffer((ctypes.c_char * nbytes).from_address(address), np.uint32).copy()
+        mapped = memoryview((ctypes.c_char * nbytes).from_address(address))
+        words = np.frombuffer(mapped, np.uint32).copy()
         self._call["BufferUnmap"](handle)
         return words
 
