@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import tgdsl.ops as ops
-from tgdsl.errors import LoweringError, TraceError
-from tgdsl.ir import REGISTRY, Graph, Node, Sized, TensorType, show, tracing, verify
+from tgdsl.errors import LoweringError, ShapeError, TraceError
+from tgdsl.ir import REGISTRY, Graph, Node, Sized, TensorType, is_tracing, show, tracing, verify
 from tgdsl.ops.leaves import declare
 
 
@@ -67,6 +67,49 @@ def test_nested_trace_is_refused_and_state_restored() -> None:
         raise RuntimeError("boom")
     with pytest.raises(TraceError, match="only while"):
         ops.exp(x)
+
+
+def test_graph_of_a_failed_trace_is_left_and_another_can_begin() -> None:
+    graph, x = traced()
+    with pytest.raises(ShapeError), tracing(graph):
+        ops.reshape(x, (3,))
+    assert not is_tracing()
+    other, y = traced()
+    with tracing(other):
+        assert ops.exp(y).graph is other
+        with pytest.raises(TraceError, match="does not belong to this trace"):
+            ops.add(y, x)
+        with pytest.raises(TraceError, match="does not belong to this trace"):
+            ops.capture("c", x)
+    assert [n.op.name for n in other.nodes] == ["input", "exp"]
+
+
+def test_order_of_attributes_and_operands_is_part_of_a_node() -> None:
+    graph, x = traced()
+    with tracing(graph):
+        y = ops.exp(x)
+        assert (x - y).node is not (y - x).node
+        assert ops.sum(x, 0).node is not ops.sum(x, 1).node
+        assert ops.sum(x, (0, 1)).node is ops.sum(x).node is ops.sum(x, (-1, 0)).node
+        assert ops.sum(x, -1).node is ops.sum(x, 1).node
+
+
+def test_random_ops_never_merge() -> None:
+    graph, _ = traced()
+    with tracing(graph):
+        assert ops.rand((2,)).node is not ops.rand((2,)).node
+
+
+def test_only_what_roots_need_is_reachable_and_operands_come_first() -> None:
+    graph, x = traced()
+    with tracing(graph):
+        kept = ops.exp(x) + 1.0
+        ops.log(x)
+        graph.outputs = [kept]
+    names = [n.op.name for n in graph.reachable()]
+    assert "log" not in names
+    assert names[0] == "input"
+    assert names[-1] == "add"
 
 
 def test_salts_differ_by_path_and_occurrence() -> None:

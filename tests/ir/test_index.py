@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,3 +97,38 @@ def test_splitting_and_merging_an_axis_costs_no_division() -> None:
     assert show_index(merged) == "h * 8 + d"
     assert unflatten(flatten((h, d), (4, 8)), (4, 8)) == (h, d)
     assert show_index((merged // 8) * 8 + merged % 8) == "h * 8 + d"
+
+
+@given(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4), st.data())
+def test_reindex_between_random_shapes(old: list[int], data: Any) -> None:
+    size = math.prod(old)
+    new: list[int] = []
+    rest = size
+    while rest > 1:
+        new.append(data.draw(st.sampled_from([d for d in range(2, rest + 1) if rest % d == 0])))
+        rest //= new[-1]
+    new.insert(data.draw(st.integers(0, len(new))), 1)
+    got = reindex(tuple(var(f"i{k}", n) for k, n in enumerate(old)), old, new)
+    flat = data.draw(st.integers(0, size - 1))
+    where = {f"i{k}": int(i) for k, i in enumerate(np.unravel_index(flat, old))}
+    assert tuple(value(i, where) for i in got) == tuple(int(i) for i in np.unravel_index(flat, new))
+    assert all(0 <= i.lo <= i.hi < n for i, n in zip(got, new, strict=True))
+
+
+@given(expressions(), expressions(), st.integers(1, 9), points)
+def test_differences_that_stay_positive_divide(a: Any, b: Any, c: int, at: dict[str, int]) -> None:
+    (x, f), (y, g) = a, b
+    moved, plain = x - y, f(at) - g(at)
+    assert value(moved, at) == plain
+    moved = moved - moved.lo  # not negative, as padding makes it
+    lifted = value(moved, at)
+    assert value(moved // c, at) == lifted // c
+    assert value(moved % c, at) == lifted % c
+
+
+def test_division_of_what_may_be_negative_is_refused() -> None:
+    x = var("a", 6) - 3
+    with pytest.raises(ValueError, match="possibly negative"):
+        x // 4
+    with pytest.raises(ValueError, match="possibly negative"):
+        x % 5

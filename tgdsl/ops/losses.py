@@ -40,15 +40,14 @@ def check_reduction(what: str, reduction: ReductionName) -> None:
         raise ShapeError(f"{what}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}", site=user_site())
 
 
-def reduced(what: str, x: Tensor, reduction: ReductionName) -> Tensor:
-    """Apply a loss's reduction by name."""
-    if reduction == "mean":
-        return mean(x)
-    if reduction == "sum":
-        return sum_(x)
-    if reduction == "none":
-        return x
-    raise ShapeError(f"{what}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}", site=user_site())
+def _reduced(x: Tensor, reduction: ReductionName) -> Tensor:
+    """Apply a reduction by name."""
+    return mean(x) if reduction == "mean" else sum_(x) if reduction == "sum" else x
+
+
+def _check_reduction(what: str, reduction: ReductionName) -> None:
+    if reduction not in get_args(ReductionName):
+        raise ShapeError(f"{what}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}", site=user_site())
 
 
 def _check_targets(what: str, scores: AnyTensor[Any], targets: AnyTensor[Any]) -> None:
@@ -162,7 +161,8 @@ def cross_entropy(logits: Tensor, targets: IntTensor, *, reduction: ReductionNam
     """
     check_reduction("cross_entropy", reduction)
     _check_targets("cross_entropy", logits, targets)
-    return reduced("cross_entropy", _cross_entropy(logits, targets), reduction)
+    _check_reduction("cross_entropy", reduction)
+    return _reduced(_cross_entropy(logits, targets), reduction)
 
 
 def cross_entropy_last(logits: Tensor, targets: IntTensor) -> Tensor:
@@ -199,7 +199,8 @@ def nll_loss(log_probs: Tensor, targets: IntTensor, *, reduction: ReductionName 
     """
     check_reduction("nll_loss", reduction)
     _check_targets("nll_loss", log_probs, targets)
-    return reduced("nll_loss", -_pick(log_probs, targets), reduction)
+    _check_reduction("nll_loss", reduction)
+    return _reduced(-_pick(log_probs, targets), reduction)
 
 
 def mse_loss(prediction: Tensor, target: Tensor, *, reduction: ReductionName = "mean") -> Tensor:
@@ -233,4 +234,5 @@ def mse_loss(prediction: Tensor, target: Tensor, *, reduction: ReductionName = "
     check_reduction("mse_loss", reduction)
     if prediction.shape != target.shape:
         raise operand_error(ShapeError, "mse_loss: shapes differ", prediction=prediction, target=target)
-    return reduced("mse_loss", square(prediction - target), reduction)
+    _check_reduction("mse_loss", reduction)
+    return _reduced(square(prediction - target), reduction)
