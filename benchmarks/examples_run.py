@@ -1,6 +1,6 @@
 """Train every example in full and report steps per second, dispatches and bytes.
 
-    python -m benchmarks.examples_run [--backend auto|wgpu|numpy] [--write benchmarks/RESULTS.md]
+python -m benchmarks.examples_run [--backend auto|wgpu|numpy] [--write benchmarks/RESULTS.md]
 """
 
 from __future__ import annotations

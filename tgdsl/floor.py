@@ -34,8 +34,7 @@ from .program import Program
 Decay: TypeAlias = bool | None
 CallSite: TypeAlias = Site
 OpNode: TypeAlias = Node
-LRSchedule: TypeAlias = Schedule
-InitSpec: TypeAlias = _init.InitSpec
+LRSchedule, InitSpec = Schedule, _init.InitSpec
 
 
 @attrs.frozen
@@ -394,10 +393,8 @@ class _Materializer:
     def _slot(self, slot: _Slot, path: str) -> Tensor:
         # The identity of a slot is the identity of the parameter: the first path names it.
         if id(slot) not in self.made:
-            tensor: Tensor = param_input(path, slot.shape, "f32")
-            initial = _init.resolve(slot.initial)
-            self.made[id(slot)] = self.tensors[path] = tensor
-            shape = slot.shape
+            self.made[id(slot)] = self.tensors[path] = param_input(path, slot.shape, "f32")
+            initial, shape = _init.resolve(slot.initial), slot.shape
             self.inits[path] = lambda size, rng: _init.values(initial, shape, rng).reshape(size)
             self.flags[path] = _init.decays_by_default(initial) if slot.decay is None else slot.decay
         return self.made[id(slot)]

@@ -16,7 +16,6 @@ from tgdsl.autograd import gradients
 from tgdsl.codegen import Target
 from tgdsl.dtypes import NUMPY
 from tgdsl.ir import AnyTensor, Op
-from tgdsl.reference.evaluate import dtype_of
 
 pytestmark = pytest.mark.gpu
 targets = pytest.mark.parametrize("target", TARGETS, ids=["gpu kernels", "cpu kernels"])

@@ -216,7 +216,7 @@ class Emitter:
     def _clamped(self, source: Source, x: Node) -> Ix:
         out: list[Index] = []
         for i, n in zip(source.index, x.shape, strict=True):
-            if 0 <= i.lo and i.hi < n:
+            if i.lo >= 0 and i.hi < n:
                 out.append(i)
                 continue
             depth = self.depth_of_index(i)

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 import attrs
 
 from tgdsl.ir import Node, Reduction
-
 from tgdsl.schedule.access import reads, reads_of
 from tgdsl.schedule.group import Group
 

@@ -141,7 +141,7 @@ class Graph:
         return h
 
     def __str__(self) -> str:
-        from .printer import show  # noqa: PLC0415
+        from .printer import show
 
         return show(self)
 

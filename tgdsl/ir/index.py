@@ -221,7 +221,7 @@ def _div(x: Index, c: int) -> Index:
 def _mod(x: Index, c: int) -> Index:
     if c == 1:
         return index(0)
-    if 0 <= x.lo and x.hi < c:
+    if x.lo >= 0 and x.hi < c:
         return x
     if x.lo // c == x.hi // c:
         return x - (x.lo // c) * c

@@ -1,9 +1,9 @@
 """A graph as text: one line per node, in the order in which it was built.
 
-    %0 = input x: f32[B=4, 1]
-    %1 = parameter l1.w: f32[1, 64]
-    %2 = matmul(%0, %1): f32[B=4, 64]  sine.py:17
-    return %2
+%0 = input x: f32[B=4, 1]
+%1 = parameter l1.w: f32[1, 64]
+%2 = matmul(%0, %1): f32[B=4, 64]  sine.py:17
+return %2
 """
 
 from __future__ import annotations

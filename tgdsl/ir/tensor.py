@@ -31,7 +31,7 @@ Key: TypeAlias = Item | tuple[Item, ...]
 
 
 def _call(name: str, *args: Any, **attributes: Any) -> Any:
-    from .op import REGISTRY  # noqa: PLC0415  (op.py imports this module)
+    from .op import REGISTRY
 
     return REGISTRY[name](*args, **attributes)
 
@@ -288,7 +288,7 @@ CLASSES: dict[DType, type[AnyTensor[Any]]] = {"f32": Tensor, "i32": IntTensor, "
 
 
 def _method(name: str, *args: Any) -> Any:
-    from .registry import method  # noqa: PLC0415
+    from .registry import method
 
     return method(name)(*args)
 

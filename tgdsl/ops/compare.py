@@ -299,7 +299,7 @@ def where(cond: BoolTensor, a: Any, b: Any) -> Any:
 
 
 def _number(value: float) -> Tensor:
-    from .creation import full  # noqa: PLC0415  (creation is a sibling; only this case needs it)
+    from .creation import full
 
     return full(shape=(), value=float(value), dtype="f32")
 

@@ -16,13 +16,16 @@ from tgdsl.errors import ShapeError
 from tgdsl.ir import Array, Cotangents, Decompose, Draw, Sample, Tensor, TensorType, op, operand_error, user_site
 
 from . import samplers
-from .activations import _erf_ref, erf, log1p, maximum, minimum, sigmoid, tanh
 from .activations import abs as abs_
+from .activations import sigmoid, tanh
 from .compare import greater, where
-from .elementwise import exp, rsqrt, square
+from .elementwise import exp
+from .extrema import maximum, minimum
+from .power import rsqrt, square
 from .reduce import mean
 from .rules import floating
 from .softmax import float_axis
+from .special import _erf_ref, erf, log1p
 
 GELU_TANH = math.sqrt(2.0 / math.pi)
 

@@ -27,8 +27,9 @@ from tgdsl.ir import (
 
 from .compare import less, where
 from .creation import arange
-from .movement import expand_dims, narrow, pad, reshape, slice_axes
+from .movement import expand_dims, reshape
 from .rules import normalize_axis
+from .slicing import narrow, pad, slice_axes
 
 A = TypeVar("A", bound=AnyTensor[Any])
 

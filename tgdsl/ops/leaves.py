@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-
 from tgdsl.dtypes import DType
 from tgdsl.errors import TraceError
 from tgdsl.ir import CLASSES, Graph, Leaf, Node, Sample, Shape, TensorType, op, user_site

@@ -24,8 +24,8 @@ from tgdsl.ir import (
 
 from .compare import equal, where
 from .creation import arange
-from .elementwise import square
 from .movement import expand_dims
+from .power import square
 from .reduce import mean
 from .reduce import sum as sum_
 from .rules import floating

@@ -11,11 +11,9 @@ import numpy as np
 from tgdsl.errors import DTypeError, ShapeError
 from tgdsl.ir import (
     AnyTensor,
-    Array,
     Cotangents,
     Decompose,
     Draw,
-    IntTensor,
     Op,
     Reduction,
     Sample,
@@ -26,9 +24,8 @@ from tgdsl.ir import (
 )
 
 from .compare import cast, equal, where
-from .creation import arange
 from .movement import broadcast_to, reshape
-from .rules import floating, normalize_axes, normalize_axis
+from .rules import floating, normalize_axes
 
 Axis = int | Sequence[int] | None
 
@@ -74,7 +71,13 @@ def _fold(made: Op[..., Tensor], x: Tensor, axis: Axis, keepdims: bool) -> Tenso
     return reshape(y, kept(x.shape, axes)) if keepdims else y
 
 
-@op(name="sum", ref=lambda x, axes: np.sum(x, axis=axes, dtype=x.dtype), lower=Reduction("sum"), sample=_sum_sample, analytic=True)
+@op(
+    name="sum",
+    ref=lambda x, axes: np.sum(x, axis=axes, dtype=x.dtype),
+    lower=Reduction("sum"),
+    sample=_sum_sample,
+    analytic=True,
+)
 def _sum(x: Tensor, *, axes: tuple[int, ...]) -> TensorType:
     """Sum over `axes`."""
     return _folded("sum", x, axes)
@@ -85,7 +88,7 @@ def _(ct: Tensor, y: Tensor, x: Tensor, *, axes: tuple[int, ...]) -> Cotangents:
     return (_spread(ct, x, axes),)
 
 
-def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:  # noqa: A001
+def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Sum over one, several or all axes.
 
     Args:
@@ -185,7 +188,7 @@ def _(ct: Tensor, y: Tensor, x: Tensor, *, axes: tuple[int, ...]) -> Cotangents:
     return (_to_ties(ct, y, x, axes),)
 
 
-def max(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:  # noqa: A001
+def max(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Largest element over one, several or all axes.
 
     Args:
@@ -226,7 +229,7 @@ def _(ct: Tensor, y: Tensor, x: Tensor, *, axes: tuple[int, ...]) -> Cotangents:
     return (_to_ties(ct, y, x, axes),)
 
 
-def min(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:  # noqa: A001
+def min(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Smallest element over one, several or all axes.
 
     Args:
@@ -261,7 +264,13 @@ def _prod_sample(draw: Draw) -> Sample:
     return Sample.of(draw.array("x", shape, 0.5, 1.5), axes=_axes_of(draw, len(shape)))
 
 
-@op(name="prod", ref=lambda x, axes: np.prod(x, axis=axes, dtype=x.dtype), lower=Reduction("prod"), sample=_prod_sample, analytic=True)
+@op(
+    name="prod",
+    ref=lambda x, axes: np.prod(x, axis=axes, dtype=x.dtype),
+    lower=Reduction("prod"),
+    sample=_prod_sample,
+    analytic=True,
+)
 def _prod(x: Tensor, *, axes: tuple[int, ...]) -> TensorType:
     """Product over `axes`."""
     return _folded("prod", x, axes)
@@ -305,115 +314,6 @@ def prod(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
         array(6.)
     """
     return _fold(_prod, x, axis, keepdims)
-
-
-def _first_hit(x: Tensor, best: Tensor, axis: int) -> Any:
-    n = int(x.shape[axis])
-    position = reshape(arange(n), (n, *(1 for _ in range(x.ndim - axis - 1))))
-    hit = equal(x, reshape(best, kept(x.shape, (axis,))))
-    # n - 1 stands for "not here", so that the result is proven to be a position of the axis.
-    return _min(where(hit, broadcast_to(position, x.shape), n - 1), axes=(axis,))  # type: ignore[arg-type]
-
-
-def _argmax_parts(x: Tensor, *, axis: int) -> Any:
-    return _first_hit(x, _max(x, axes=(axis,)), axis)
-
-
-def _argmin_parts(x: Tensor, *, axis: int) -> Any:
-    return _first_hit(x, _min(x, axes=(axis,)), axis)
-
-
-def _arg_sample(draw: Draw) -> Sample:
-    shape = draw.shape("shape", 1, 3)
-    return Sample.of(draw.distinct("x", shape), axis=draw.choice("axis", (0, len(shape) - 1)))
-
-
-def _arg_ref(fn: Any) -> Any:
-    def ref(x: Array, axis: int) -> Array:
-        out: Array = np.asarray(fn(x, axis=axis)).astype(np.int32)
-        return out
-
-    return ref
-
-
-@op(name="argmax", ref=_arg_ref(np.argmax), lower=Decompose(_argmax_parts), sample=_arg_sample, returns=IntTensor)
-def _argmax(x: Tensor, *, axis: int) -> TensorType:
-    """Position of the largest element along `axis`."""
-    return TensorType(_folded("argmax", x, (axis,)).shape, "i32")
-
-
-_argmax.no_vjp("positions carry no gradient")
-
-
-def argmax(x: Tensor, axis: int = -1) -> IntTensor:
-    """Position of the largest element along an axis; the first one of ties.
-
-    Args:
-        x: A tensor of numbers of rank 1 or more.
-        axis: The axis; negative counts from the end.
-
-    Shape:
-        Without the axis.
-
-    Dtype:
-        f32 or i32, to i32.
-
-    Gradient:
-        None; positions carry no gradient.
-
-    Raises:
-        ShapeError: If the axis is out of range or x is a scalar.
-
-    Source:
-        Array API standard, `argmax`.
-
-    Example:
-        >>> compute(argmax, [[1.0, 5.0, 2.0]])
-        array([1], dtype=int32)
-    """
-    if x.ndim == 0:
-        raise operand_error(ShapeError, "argmax: a scalar has no axis", x=x)
-    return _argmax(x, axis=normalize_axis("argmax", axis, x))
-
-
-@op(name="argmin", ref=_arg_ref(np.argmin), lower=Decompose(_argmin_parts), sample=_arg_sample, returns=IntTensor)
-def _argmin(x: Tensor, *, axis: int) -> TensorType:
-    """Position of the smallest element along `axis`."""
-    return TensorType(_folded("argmin", x, (axis,)).shape, "i32")
-
-
-_argmin.no_vjp("positions carry no gradient")
-
-
-def argmin(x: Tensor, axis: int = -1) -> IntTensor:
-    """Position of the smallest element along an axis; the first one of ties.
-
-    Args:
-        x: A tensor of numbers of rank 1 or more.
-        axis: The axis; negative counts from the end.
-
-    Shape:
-        Without the axis.
-
-    Dtype:
-        f32 or i32, to i32.
-
-    Gradient:
-        None; positions carry no gradient.
-
-    Raises:
-        ShapeError: If the axis is out of range or x is a scalar.
-
-    Source:
-        Array API standard, `argmin`.
-
-    Example:
-        >>> compute(argmin, [[1.0, 5.0, 2.0]])
-        array([0], dtype=int32)
-    """
-    if x.ndim == 0:
-        raise operand_error(ShapeError, "argmin: a scalar has no axis", x=x)
-    return _argmin(x, axis=normalize_axis("argmin", axis, x))
 
 
 def _last(what: str, x: Tensor) -> None:

@@ -16,9 +16,9 @@ import numpy as np
 from tgdsl.errors import DTypeError, ShapeError
 from tgdsl.ir import AnyTensor, Array, Cotangents, Decompose, Draw, Sample, Tensor, TensorType, op, operand_error
 
-from .activations import maximum
 from .compare import where
 from .elementwise import exp, log
+from .extrema import maximum
 from .indexing import causal_mask, require_square
 from .movement import expand_dims, permute, reshape
 from .reduce import max as max_

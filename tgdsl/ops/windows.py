@@ -37,7 +37,7 @@ Ix = tuple[Index, ...]
 
 def pair(what: str, name: str, value: int | Pair, least: int) -> Pair:
     """An int or a pair as a pair of ints of at least `least`."""
-    both: tuple[Any, ...] = (value, value) if isinstance(value, int) else tuple(value)
+    both: tuple[Any, ...] = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
     if len(both) != 2 or any(isinstance(v, bool) or not isinstance(v, int) or v < least for v in both):
         wanted = f"an int or a pair of ints of at least {least}"
         raise ShapeError(f"{what}: {name} must be {wanted}, got {value!r}", site=user_site())

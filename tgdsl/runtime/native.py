@@ -92,7 +92,7 @@ class NativeCalls:
 
     def handle(self, thing: Any) -> int:
         """The native handle of an object of the binding."""
-        return int(self._api.ffi.cast("uintptr_t", thing._internal))  # noqa: SLF001
+        return int(self._api.ffi.cast("uintptr_t", thing._internal))
 
     @contextmanager
     def _raising(self) -> Any:
@@ -219,5 +219,5 @@ def trusted_module(api: Any, device: Any, kernel: Kernel) -> Any:
         label=api.to_c_string_view(kernel.name),
     )
     checks = api.lib.WGPUShaderRuntimeChecks_None
-    made = api.libf.wgpuDeviceCreateShaderModuleTrusted(device._internal, descriptor, checks)  # noqa: SLF001
+    made = api.libf.wgpuDeviceCreateShaderModuleTrusted(device._internal, descriptor, checks)
     return api.GPUShaderModule(kernel.name, made, device)

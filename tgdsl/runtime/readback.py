@@ -121,12 +121,12 @@ class Readback:
             self._begin()
             if self.coming is not None and self.coming[0].done():
                 self._finish()
-            return ticket._readback is None  # noqa: SLF001
+            return ticket._readback is None
 
     def wait(self, ticket: DeviceTicket) -> None:
         """Fetch a ticket's results."""
         with self.device.lock:
-            if ticket._readback is None:  # noqa: SLF001
+            if ticket._readback is None:
                 return
             if not self.small:
                 words = self._big_mapping(ticket).read()

@@ -40,7 +40,7 @@ def opaque(size: int) -> Index:
 
 def bounded(ix: Ix, shape: Shape) -> Ix:
     """`ix`, with every entry that may leave `shape` replaced by an opaque one."""
-    return tuple(i if 0 <= i.lo and i.hi < n else opaque(n) for i, n in zip(ix, shape, strict=True))
+    return tuple(i if i.lo >= 0 and i.hi < n else opaque(n) for i, n in zip(ix, shape, strict=True))
 
 
 def reads(node: Node, ix: Ix, is_base: IsBase) -> Iterator[tuple[Node, Ix]]:
