@@ -27,12 +27,17 @@ def speed(example: Any, backend: Any) -> tuple[float, Any]:
     """Steps per second over a while, batches made beforehand; and the handle."""
     train = example.build(backend)
     batches = list(example.batches(64))
-    list(train.steps(batches, read_every=64))[-1].loss
+    _wait(list(train.steps(batches, read_every=64)))
     start, n = time.perf_counter(), 0
     while time.perf_counter() - start < 1.0:
-        list(train.steps(batches, read_every=64))[-1].loss
+        _wait(list(train.steps(batches, read_every=64)))
         n += len(batches)
     return n / (time.perf_counter() - start), train
+
+
+def _wait(results: list[Any]) -> float:
+    """Wait for the last step."""
+    return float(results[-1])
 
 
 def main() -> None:

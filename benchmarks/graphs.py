@@ -258,8 +258,15 @@ def _images(rng: np.random.Generator) -> Arrays:
 
 
 def _gpt(
-    name: str, sizes: tuple[int, int, int, int], t: int, b: int, budget: int, ancestor: int | None,
-    *, clip: float | None = None, budget_bytes: int | None = None,
+    name: str,
+    sizes: tuple[int, int, int, int],
+    t: int,
+    b: int,
+    budget: int,
+    ancestor: int | None,
+    *,
+    clip: float | None = None,
+    budget_bytes: int | None = None,
 ) -> Reference:
     vocab, dim, heads, depth = sizes
 
@@ -269,9 +276,7 @@ def _gpt(
 
     optimizer = AdamW(3e-4, weight_decay=0.01, clip_grad_norm=clip)
     model = GPT(vocab, t, dim, heads, depth)
-    return Reference(
-        name, model, _text_loss(vocab), optimizer, {"B": b, "T": t}, batch, budget, ancestor, budget_bytes
-    )
+    return Reference(name, model, _text_loss(vocab), optimizer, {"B": b, "T": t}, batch, budget, ancestor, budget_bytes)
 
 
 def references() -> dict[str, Reference]:

@@ -29,7 +29,7 @@ def host_microseconds(train: Any, held: Any, rounds: int = 40) -> float:
         start = time.perf_counter()
         results = list(train.steps([held] * GROUP, read_every=GROUP))
         took.append((time.perf_counter() - start) / GROUP * 1e6)
-        results[-1].loss  # the device catches up before the next round is timed
+        float(results[-1])  # the device catches up before the next round is timed
     return statistics.median(took)
 
 
@@ -63,7 +63,11 @@ def main() -> None:
         thread.join()
         train.destroy()
         lines.append(f"| `{name}` | {alone:.1f} | {beside:.1f} | {beside / alone:.2f}x |")
-    text = f"\n## {time.strftime('%Y-%m-%d')}: host time\n\n{about}; {GROUP} steps per submission.\n\n" + "\n".join(lines) + "\n"
+    text = (
+        f"\n## {time.strftime('%Y-%m-%d')}: host time\n\n{about}; {GROUP} steps per submission.\n\n"
+        + "\n".join(lines)
+        + "\n"
+    )
     print(text)
     if args.write is not None:
         with args.write.open("a", encoding="utf-8") as file:

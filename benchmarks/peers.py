@@ -59,9 +59,14 @@ def _model(reference: Reference) -> tuple[Any, Any]:
         return net, lambda f, b: functional.cross_entropy(f(b["x"]), b["y"])
     if reference.name == "cnn":
         net = nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(32 * 49, 10),
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32 * 49, 10),
         )
         return net, lambda f, b: functional.cross_entropy(f(b["x"]), b["y"])
 

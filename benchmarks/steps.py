@@ -63,7 +63,7 @@ def measure(reference: Reference, backend: Any, seconds: float, torch_device: st
     batch = reference.batch(rng)
     start = time.perf_counter()
     train: Trained[Any, Any, Any] = reference.compile(backend)
-    train.step(**batch).loss
+    float(train.step(**batch))
     row = Row(
         reference.name, train.kernel_count, train.bytes_moved / 1e6, reference.budget, time.perf_counter() - start
     )
@@ -82,9 +82,8 @@ def measure(reference: Reference, backend: Any, seconds: float, torch_device: st
         row.free.append(timed(group, lambda: last[-1].loss, seconds) / GROUP)
         row.read.append(timed(lambda: train.step(**batch).loss, lambda: None, seconds))
         if peer is not None:
-            step, wait = peer
-            row.torch_free.append(timed(step, wait, seconds))
-            row.torch_read.append(timed(lambda: step().item(), lambda: None, seconds))
+            row.torch_free.append(timed(*peer, seconds))
+            row.torch_read.append(timed(lambda: peer[0]().item(), lambda: None, seconds))
     train.destroy()
     return row
 
@@ -99,8 +98,8 @@ def table(rows: list[Row]) -> str:
     for r in rows:
         median = [statistics.median(x) if x else float("nan") for x in (r.free, r.read, r.torch_free, r.torch_read)]
         lines.append(
-            f"| `{r.name}` | {r.dispatches} ({r.budget}) | {r.megabytes:.1f} | {r.compile_seconds:.2f} | {median[0]:.0f} "
-            f"| {median[1]:.0f} | {median[2]:.0f} | {median[3]:.0f} | {median[2] / median[0]:.2f}x "
+            f"| `{r.name}` | {r.dispatches} ({r.budget}) | {r.megabytes:.1f} | {r.compile_seconds:.2f} "
+            f"| {median[0]:.0f} | {median[1]:.0f} | {median[2]:.0f} | {median[3]:.0f} | {median[2] / median[0]:.2f}x "
             f"| {median[3] / median[1]:.2f}x |"
         )
     return "\n".join(lines)

@@ -139,7 +139,11 @@ def main(*, short: bool = False, backend: Backend = "auto", picture: Path | None
     infer = train.compile_forward(classify)
     console.print(f"[bold]{train.model}[/bold] on {train.device}")
     curve: list[float] = []
-    columns = (TextColumn("step {task.completed:>4.0f}/{task.total:.0f}"), BarColumn(), TextColumn("{task.description}"))
+    columns = (
+        TextColumn("step {task.completed:>4.0f}/{task.total:.0f}"),
+        BarColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         bar = progress.add_task("loss ...", total=steps)
         for result in train.steps(batches(steps), read_every=10):

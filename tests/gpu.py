@@ -18,7 +18,7 @@ def expected() -> bool:
 
 @pytest.fixture(scope="session")
 def engine() -> Any:
-    """The WebGPU engine of this process, on any adapter; without one the test is skipped, or fails if one is expected."""
+    """The WebGPU engine of this process, on any adapter; without one tests are skipped, or fail if one is expected."""
     try:
         return choose_engine("wgpu")
     except (DeviceError, ImportError, OSError) as error:

@@ -36,7 +36,8 @@ class Applied:
         self.graph = Graph()
         with tracing(self.graph):
             self.leaves = [
-                declare(self.graph, "input", f"x{i}", TensorType(a.shape, dtype_of(a))) for i, a in enumerate(self.arrays)
+                declare(self.graph, "input", f"x{i}", TensorType(a.shape, dtype_of(a)))
+                for i, a in enumerate(self.arrays)
             ]
             self.out = op(*self.leaves, **sample.attrs)
         self.wrt = [i for i, a in enumerate(self.arrays) if dtype_of(a) == "f32"] if self.out.dtype == "f32" else []

@@ -18,9 +18,21 @@ from tgdsl.reference.evaluate import compute, evaluate
 
 DOC = Path(__file__).parents[1] / "docs" / "tensorgrad.md"
 
-VALUES = ["Captures", "Module", "ShapeError", "add", "appendAdam", "appendGrad", "arange", "capture", "compileForward", "compileModule", "compileToIR", "div", "embedding", "emitKernels", "exp", "greater", "init.randn", "init.kaiming", "init.literal", "less", "log", "logSoftmaxLast", "lr.constant", "lr.linearDecay", "lr.cosineDecay", "lr.warmup", "materializeParams", "matmul", "matmulBatched", "meanLast", "mul", "nn.Linear", "nn.LayerNorm", "nn.splitHeads", "nn.mergeHeads", "nn.unsplitHeads", "nn.crossEntropyLast", "oneHot", "paramInput", "planBuffers", "relu", "reshape", "resolveLR", "rsqrt", "sliceLastRange", "softmaxCausalLast", "sqrt", "stateInput", "sub", "sumAll", "sumLast", "swapAxes", "tensorInput", "trace", "traceInto", "transpose", "where", "whereCausal"]
+VALUES = """
+Captures Module ShapeError add appendAdam appendGrad arange capture compileForward compileModule compileToIR div
+embedding emitKernels exp greater init.randn init.kaiming init.literal less log logSoftmaxLast lr.constant
+lr.linearDecay lr.cosineDecay lr.warmup materializeParams matmul matmulBatched meanLast mul nn.Linear nn.LayerNorm
+nn.splitHeads nn.mergeHeads nn.unsplitHeads nn.crossEntropyLast oneHot paramInput planBuffers relu reshape resolveLR
+rsqrt sliceLastRange softmaxCausalLast sqrt stateInput sub sumAll sumLast swapAxes tensorInput trace traceInto
+transpose where whereCausal
+""".split()
 
-TYPES = ["Dtype", "Shape", "Tensor", "CallSite", "OpNode", "Graph", "GradResult", "AdamConfig", "AdamResult", "LRSchedule", "InitSpec", "ParamOptions", "MaterializedParams", "BufferSpec", "BufferPlan", "Writeback", "WritebackDecl", "KernelSpec", "CompiledIR", "InputDecl", "InputDecls", "InputsTensors", "ForwardFn", "CompileModuleOptions", "CompileForwardOptions", "CompileForwardMethodOptions", "CompiledModule", "CompiledForwardModule", "RunOptions", "UploadParamsOptions", "StepResult", "RunResult"]
+TYPES = """
+Dtype Shape Tensor CallSite OpNode Graph GradResult AdamConfig AdamResult LRSchedule InitSpec ParamOptions
+MaterializedParams BufferSpec BufferPlan Writeback WritebackDecl KernelSpec CompiledIR InputDecl InputDecls
+InputsTensors ForwardFn CompileModuleOptions CompileForwardOptions CompileForwardMethodOptions CompiledModule
+CompiledForwardModule RunOptions UploadParamsOptions StepResult RunResult
+""".split()
 
 
 def rows() -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tgdsl
 
-PROGRAM = '''
+PROGRAM = """
 from tgdsl import F32, Adam, Linear, Tensor, compile_module, f32, forward, inputs, module
 from tgdsl.ops import mean, square
 
@@ -26,7 +26,7 @@ def loss(m: Net, b: Batch) -> Tensor:
     return mean(square(m.layer(b.x)))
 
 compile_module(Net(), loss, optimizer=Adam(1e-3), dims={"B": 2}, backend="numpy")
-'''
+"""
 
 
 def test_error_names_the_users_line_from_an_installed_copy(tmp_path: Path) -> None:
@@ -35,7 +35,12 @@ def test_error_names_the_users_line_from_an_installed_copy(tmp_path: Path) -> No
     program = tmp_path / "train_net.py"
     program.write_text(PROGRAM, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(site)}, check=False
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(site)},
+        check=False,
     )
     assert done.returncode == 1
     assert "matmul: inner dims differ (4 != 3)" in done.stderr

@@ -14,7 +14,9 @@ from tgdsl.errors import GradientError
 from tgdsl.ir import REGISTRY, AnyTensor, Graph, Node, Tensor
 
 
-def gradients(graph: Graph, y: AnyTensor[Any], wrt: Sequence[AnyTensor[Any]], seed: Tensor | None = None) -> list[Tensor]:
+def gradients(
+    graph: Graph, y: AnyTensor[Any], wrt: Sequence[AnyTensor[Any]], seed: Tensor | None = None
+) -> list[Tensor]:
     """Cotangents of `wrt` for the cotangent `seed` of `y`; call it inside `tracing(graph)`.
 
     Args:
@@ -63,7 +65,9 @@ def _spread(graph: Graph, node: Node, ct: Tensor, needed: set[int], cotangents: 
             if part is None or n.id not in needed:
                 continue
             if part.shape != n.shape:
-                raise GradientError(f"{node.op.name}: the cotangent of an operand of type {n.type} has type {part.type}")
+                raise GradientError(
+                    f"{node.op.name}: the cotangent of an operand of type {n.type} has type {part.type}"
+                )
             known = cotangents.get(n.id)
             cotangents[n.id] = part if known is None else known + part
     finally:

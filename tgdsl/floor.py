@@ -1,7 +1,6 @@
 """The machinery of tensorgrad 0.0.16 by its own names, over tgdsl's structures.
 
-Most people never need it: `compile_module` does all of this. It is for those who come from
-there and for custom passes. Each deviation is a row of `docs/tensorgrad.md`.
+It is for those who come from there and for custom passes; deviations are in `docs/tensorgrad.md`.
 """
 
 from __future__ import annotations
@@ -220,7 +219,9 @@ class _Planner:
     def __init__(self, graph: Graph, grads: dict[str, Tensor]) -> None:
         self.graph, self.grads = graph, grads
         self.specs: list[BufferSpec] = []
-        self.ids: dict[str, dict[str, int]] = {k: {} for k in ("param", "tensor_input", "state", "param_grad", "output", "capture")}
+        self.ids: dict[str, dict[str, int]] = {
+            k: {} for k in ("param", "tensor_input", "state", "param_grad", "output", "capture")
+        }
         inits = graph.facts.get("init_value", {})
         for kind, leaf in (("param", "param"), ("tensor_input", "input"), ("state", "state")):
             for name, node in leaves(graph, leaf).items():  # type: ignore[arg-type]

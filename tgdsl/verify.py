@@ -56,7 +56,14 @@ class Finding:
 
 
 def compare_gradients(
-    forward: Any, model: object, batch: Any, *, rtol: float = 1e-6, atol: float = 1e-8, directions: int = 8, seed: int = 0
+    forward: Any,
+    model: object,
+    batch: Any,
+    *,
+    rtol: float = 1e-6,
+    atol: float = 1e-8,
+    directions: int = 8,
+    seed: int = 0,
 ) -> list[Finding]:
     """The worst finding of every parameter that the loss depends on.
 
@@ -83,7 +90,9 @@ class _Comparison:
         self.graph: Graph = frontend.trace(model, forward, dims=frontend.batch_dims(batch))
         (out,) = self.graph.outputs
         if out.shape != () or out.dtype != "f32":
-            raise GradientError(f"check_grads: {forward.__name__} must return a scalar f32, got {out.type}", site=forward.where)
+            raise GradientError(
+                f"check_grads: {forward.__name__} must return a scalar f32, got {out.type}", site=forward.where
+            )
         self.out = out.node
         reached = {n.id for n in self.graph.reachable([self.out])}
         self.params: dict[str, Node] = {n: x for n, x in leaves(self.graph, "param").items() if x.id in reached}
@@ -116,8 +125,10 @@ class _Comparison:
                 direction[at] = 1.0
                 found.append(self._along(name, str(list(at)), direction, rtol, atol))
         else:
-            for k in range(directions):
-                found.append(self._along(name, f" along direction {k}", self.rng.uniform(-1, 1, shape), rtol, atol))
+            found += [
+                self._along(name, f" along direction {k}", self.rng.uniform(-1, 1, shape), rtol, atol)
+                for k in range(directions)
+            ]
         return max(found, key=lambda f: f.tolerances)
 
     def _along(self, name: str, where: str, direction: F64Array, rtol: float, atol: float) -> Finding:

@@ -24,8 +24,7 @@ def traced(fn: Callable[..., Any], arrays: Mapping[str, np.ndarray], below: Mapp
     graph = Graph(facts={"below": dict(below or {})})
     with tracing(graph):
         leaves = {
-            name: declare(graph, "input", name, TensorType(a.shape, DTYPES[a.dtype.kind]))
-            for name, a in arrays.items()
+            name: declare(graph, "input", name, TensorType(a.shape, DTYPES[a.dtype.kind])) for name, a in arrays.items()
         }
         out = fn(**leaves)
     graph.outputs = list(out) if isinstance(out, (tuple, list)) else [out]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -54,7 +55,7 @@ def test_bindings_never_alias_for_reading_and_writing(target: Target) -> None:
         assert len(d.bindings) <= 8
         assert all(len(m) == 1 for m in modes.values()), d.origin
         writable = sorted((b.buffer, b.offset, b.nbytes) for b in d.bindings if b.writable)
-        for (b1, o1, n1), (b2, o2, _) in zip(writable, writable[1:], strict=False):
+        for (b1, o1, n1), (b2, o2, _) in pairwise(writable):
             assert b1 != b2 or o1 + n1 <= o2, f"{d.origin}: writable bindings overlap"
 
 
@@ -162,7 +163,10 @@ def test_long_sums_stay_accurate(engine: Any, target: Target) -> None:
 @pytest.mark.parametrize("m", [1, 15, 17, 127, 129])
 def test_matmul_has_no_bad_size(engine: Any, m: int, target: Target) -> None:
     rng = np.random.default_rng(m)
-    feeds = {"a": rng.standard_normal((m, 33)).astype(np.float32), "b": rng.standard_normal((33, m + 2)).astype(np.float32)}
+    feeds = {
+        "a": rng.standard_normal((m, 33)).astype(np.float32),
+        "b": rng.standard_normal((33, m + 2)).astype(np.float32),
+    }
     graph = traced(lambda a, b: [a @ b, b.mT @ a.mT, ops.relu(a @ b) + 1.0], feeds)
     assert_same(on_device(engine, graph, feeds, target), on_reference(graph, feeds), terms=33)
 

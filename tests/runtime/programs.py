@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def chain(length: int) -> Program:
     places = [0, *range(2, length + 1), 1]
     dispatches = [
         Dispatch(0, (Binding(a, 0, 16, False), Binding(b, 0, 16, True)), (1, 1, 1), f"add_{i}")
-        for i, (a, b) in enumerate(zip(places, places[1:], strict=False))
+        for i, (a, b) in enumerate(pairwise(places))
     ]
     kernel = Kernel("add_one", ADD_ONE, (False, True))
     return Program(

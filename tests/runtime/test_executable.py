@@ -141,7 +141,9 @@ def test_kernels_of_equal_text_share_a_pipeline(engine: Any) -> None:
 
 
 def test_refused_shader_is_shown_with_the_message(engine: Any) -> None:
-    program = attrs.evolve(chain(1), kernels=(Kernel("broken", "@compute @workgroup_size(1) fn main() { oops; }", (False, True)),))
+    program = attrs.evolve(
+        chain(1), kernels=(Kernel("broken", "@compute @workgroup_size(1) fn main() { oops; }", (False, True)),)
+    )
     with pytest.raises(DeviceError, match=r"kernel broken was refused[\s\S]*1 @compute"):
         engine.load(program, engine.allocate({}), slots=1)
 

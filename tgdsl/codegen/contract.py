@@ -101,9 +101,7 @@ def _power(n: int) -> int:
 class ContractionKernel:
     """Writes the body of one contraction group."""
 
-    def __init__(
-        self, group: Group, tiling: Tiling, emitter: Emitter, stores: Mapping[int, list[str]]
-    ) -> None:
+    def __init__(self, group: Group, tiling: Tiling, emitter: Emitter, stores: Mapping[int, list[str]]) -> None:
         self.group, self.t, self.emit, self.stores = group, tiling, emitter, stores
         self.node = group.anchor
         self.s = sizes_of(self.node)
@@ -242,13 +240,13 @@ class ContractionKernel:
             kk, oo = e.name("kk"), e.name("oo")
             e.line(f"let {kk} = {inner};")
             e.line(f"let {oo} = {outer};")
-            k, real = self._in_range(f"k_tile + {kk}", s.k, s.k % t.bk == 0)
-            o, _ = self._in_range(f"{side}_tile + {oo}", size, size % per == 0)
+            k, real = self._in_range(f"k_tile + {kk}", s.k, exact=s.k % t.bk == 0)
+            o, _ = self._in_range(f"{side}_tile + {oo}", size, exact=size % per == 0)
             value = self._a(o, k) if side == "m" else self._b(k, o)
             kept = f"select(0.0f, {value}, {real})" if real else value
             e.line(f"{tile}[{kk} * {per} + {oo}] = {kept};")
 
-    def _in_range(self, text: str, size: int, exact: bool) -> tuple[Index, str | None]:
+    def _in_range(self, text: str, size: int, *, exact: bool) -> tuple[Index, str | None]:
         e = self.emit
         if size == 1:
             return index(0), f"{text} < 1"

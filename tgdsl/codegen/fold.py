@@ -137,8 +137,8 @@ class FoldKernel:
         x, y, _ = grid(self.workgroups)
         e.line(f"let group = i32(wg.x + wg.y * {x}u);" if y > 1 else "let group = i32(wg.x);")
         e.line("let lane_id = i32(lid);")
-        across = "lane_id" if tile.lanes == 1 else "0" if tile.rows == 1 else self._split(True)
-        self.lane = "0" if tile.lanes == 1 else "lane_id" if tile.rows == 1 else self._split(False)
+        across = "lane_id" if tile.lanes == 1 else "0" if tile.rows == 1 else self._split(rows=True)
+        self.lane = "0" if tile.lanes == 1 else "lane_id" if tile.rows == 1 else self._split(rows=False)
         if group.rows > 1:
             e.line(f"let p_any = group * {tile.rows} + {across};")
             clamp = f"min(p_any, {group.rows - 1})" if self.guarded else "p_any"
@@ -150,7 +150,7 @@ class FoldKernel:
             e.line(f"let lane = {self.lane};")
             self.lane = "lane"
 
-    def _split(self, rows: bool) -> str:
+    def _split(self, *, rows: bool) -> str:
         # Neighbouring threads go to neighbouring memory: along the fold, or along the rows.
         tile = self.tile
         if self.group.fold_is_last:
@@ -159,7 +159,9 @@ class FoldKernel:
 
     def _walk(self, k: int) -> None:
         folds = [n for n in self.group.members if isinstance(n.op.lower, Reduction) and self.phase[n.id] == k + 1]
-        kept = [n for n in self.group.members if self._is_element(n) and self.phase[n.id] == k and self.stores.get(n.id)]
+        kept = [
+            n for n in self.group.members if self._is_element(n) and self.phase[n.id] == k and self.stores.get(n.id)
+        ]
         if not folds and not kept:
             return
         accumulators = {n.id: self._accumulator(n) for n in folds}
@@ -263,5 +265,3 @@ class FoldKernel:
         for node in self.group.members:
             if self.stores.get(node.id) and not self._is_element(node):
                 self._store(node, extra)
-
-

@@ -167,9 +167,7 @@ class _Generator:
         for name, key, root in self.late:
             graph = Graph()
             shape = tuple(int(d) for d in root.shape)
-            leaf = graph.add(
-                REGISTRY["state"], (), {"name": name, "shape": shape, "dtype": root.dtype}, root.type
-            )
+            leaf = graph.add(REGISTRY["state"], (), {"name": name, "shape": shape, "dtype": root.dtype}, root.type)
             copy = _copy_of(graph, leaf)
             self._segment("state", self.step.state, name, f"new:{name}")
             self._emit(graph, [copy], {copy.id: [f"new:{name}"]}, {leaf.id: key}, {})
@@ -214,14 +212,20 @@ class _Generator:
         names = {k: _short(graph, i, k) for i, k in keys.items()} | {
             k: _short(graph, i, k) for i, ks in stores.items() for k in ks
         }
-        drafts: list[Draft] = []
-        for group in schedule.groups:
-            drafts.append(
-                draft(
-                    graph, schedule, group, keys=keys, names=names, stores=stores,
-                    scalars=self.scalars, unproven=self.unproven, software=self.target.software,
-                )
+        drafts = [
+            draft(
+                graph,
+                schedule,
+                group,
+                keys=keys,
+                names=names,
+                stores=stores,
+                scalars=self.scalars,
+                unproven=self.unproven,
+                software=self.target.software,
             )
+            for group in schedule.groups
+        ]
         for node in self.unproven[len(self.unproven_texts) :]:
             sites = graph.sites(node)
             self.unproven_texts.append(f"\n{sites[0]}" if sites else "")

@@ -84,9 +84,7 @@ def _module(emitter: Emitter, bound: Sequence[Bound], shared: Sequence[str], thr
     lines += shared
     lines += [helper.strip() for helper in emitter.helpers]
     lines.append(f"@compute @workgroup_size({threads})")
-    lines.append(
-        "fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {"
-    )
+    lines.append("fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {")
     lines += ["  " + text for text in emitter.scopes[0].lines]
     lines.append("}")
     return "\n".join(lines) + "\n"

@@ -49,7 +49,7 @@ def identifier(name: str, taken: set[str]) -> str:
     return out
 
 
-def literal(value: float | bool, dtype: DType) -> str:
+def literal(value: float, dtype: DType) -> str:
     """A constant; negative ones are in parentheses so that no `--` can arise."""
     if dtype == "bool":
         return "true" if value else "false"

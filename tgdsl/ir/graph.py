@@ -189,9 +189,7 @@ def is_tracing() -> bool:
 def tracing(graph: Graph) -> Generator[Graph]:
     """Make `graph` current; the previous state is restored also after an error."""
     if _current.get() is not None:
-        raise TraceError(
-            "a forward is already being traced; call undecorated helpers from a forward", site=user_site()
-        )
+        raise TraceError("a forward is already being traced; call undecorated helpers from a forward", site=user_site())
     token = _current.set(graph)
     try:
         yield graph
@@ -238,9 +236,7 @@ def constant(what: str, value: Any, like: AnyTensor[Any]) -> AnyTensor[Any]:
     """A Python number as a rank-0 tensor of the dtype of `like`; never truncated in silence."""
     if isinstance(like, IntTensor):
         if float(value) != int(value):
-            raise DTypeError(
-                f"{what}: {value!r} is not an integer, the other operand is {like.type}", site=user_site()
-            )
+            raise DTypeError(f"{what}: {value!r} is not an integer, the other operand is {like.type}", site=user_site())
         if not -(2**31) <= int(value) < 2**31:
             raise ShapeError(f"{what}: {value!r} does not fit i32", site=user_site())
         return _filled(int(value), "i32")

@@ -216,9 +216,7 @@ def op(
         variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         operands = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD or p.kind is p.POSITIONAL_ONLY)
         defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
-        new: Op[P, Any] = Op(
-            key, rule, ref, lower, sample, operands, variadic, defaults, hard, analytic, stochastic
-        )
+        new: Op[P, Any] = Op(key, rule, ref, lower, sample, operands, variadic, defaults, hard, analytic, stochastic)
         REGISTRY[key] = new
         return new
 

@@ -58,7 +58,9 @@ def _comparison(name: str, ref: Any, sign: str, what: str) -> Op[[Number, Number
         >>> compute({name}, [1.0, 2.0], [2.0, 2.0])
         {np.array(ref(np.array([1.0, 2.0]), np.array([2.0, 2.0])))!r}
     """
-    made = op(name=name, ref=ref, lower=Pointwise(f"{{a}} {sign} {{b}}"), sample=samplers.binary(), returns=BoolTensor)(rule)
+    made = op(name=name, ref=ref, lower=Pointwise(f"{{a}} {sign} {{b}}"), sample=samplers.binary(), returns=BoolTensor)(
+        rule
+    )
     made.no_vjp("a comparison is constant almost everywhere")
     return made
 

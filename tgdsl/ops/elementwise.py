@@ -239,7 +239,13 @@ def _(ct: Tensor, y: Tensor, x: Tensor) -> Cotangents:
     return (ct * y,)
 
 
-@op(ref=np.log, lower=Pointwise("log({x})", cost=8), sample=samplers.unary(0.1, 3.0), hard=(1.0, 1e-6, 1e6), analytic=True)
+@op(
+    ref=np.log,
+    lower=Pointwise("log({x})", cost=8),
+    sample=samplers.unary(0.1, 3.0),
+    hard=(1.0, 1e-6, 1e6),
+    analytic=True,
+)
 def log(x: Tensor) -> TensorType:
     """Natural logarithm of each element.
 

@@ -56,7 +56,9 @@ def _safe(fn: Any) -> Any:
     return ref
 
 
-def _division(name: str, fn: Any, helper: str, what: str, sign: str, shown: str) -> Op[[IntTensor, IntTensor | int], IntTensor]:
+def _division(
+    name: str, fn: Any, helper: str, what: str, sign: str, shown: str
+) -> Op[[IntTensor, IntTensor | int], IntTensor]:
     def rule(a: IntTensor, b: IntTensor | int) -> TensorType:
         assert isinstance(b, AnyTensor)  # Op.__call__ has turned numbers into tensors
         return _check(name, a, b)
@@ -101,5 +103,10 @@ floor_divide = _division(
     "floor_divide", np.floor_divide, FLOOR_DIVIDE, "The quotient rounded down", "//", "array([-4,  3], dtype=int32)"
 )
 remainder = _division(
-    "remainder", np.remainder, REMAINDER, "The remainder of the division rounded down", "%", "array([1, 1], dtype=int32)"
+    "remainder",
+    np.remainder,
+    REMAINDER,
+    "The remainder of the division rounded down",
+    "%",
+    "array([1, 1], dtype=int32)",
 )

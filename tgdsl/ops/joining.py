@@ -67,8 +67,12 @@ def _concat(*xs: AnyTensor[Any], axis: int) -> TensorType:
     first = xs[0]
     for x in xs[1:]:
         if x.dtype != first.dtype:
-            raise operand_error(DTypeError, f"concat: dtypes differ ({first.dtype} and {x.dtype})", first=first, other=x)
-        if x.ndim != first.ndim or any(n != m for i, (n, m) in enumerate(zip(first.shape, x.shape, strict=True)) if i != axis):
+            raise operand_error(
+                DTypeError, f"concat: dtypes differ ({first.dtype} and {x.dtype})", first=first, other=x
+            )
+        if x.ndim != first.ndim or any(
+            n != m for i, (n, m) in enumerate(zip(first.shape, x.shape, strict=True)) if i != axis
+        ):
             raise operand_error(ShapeError, f"concat: shapes differ outside of axis {axis}", first=first, other=x)
     total = sum(int(x.shape[axis]) for x in xs)
     return TensorType((*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype)

@@ -57,5 +57,3 @@ def declare(graph: Graph, kind: Kind, name: str, type_: TensorType) -> Any:
 def leaves(graph: Graph, kind: Kind) -> dict[str, Node]:
     """The leaves of one kind by name, in the order of declaration."""
     return {node.attrs["name"]: node for node in graph.leaves.values() if node.op is LEAVES[kind]}
-
-

@@ -48,9 +48,7 @@ def _(ct: Tensor, y: Tensor, x: Tensor, *, kernel: Pair, stride: Pair, padding: 
     return (window_sum(each, stride=stride, padding=padding, size=size),)
 
 
-def max_pool2d(
-    x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0
-) -> Tensor:
+def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0) -> Tensor:
     """The largest element of every window.
 
     Args:

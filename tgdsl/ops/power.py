@@ -25,7 +25,13 @@ from .creation import full
 from .rules import floating
 
 
-@op(ref=np.sqrt, lower=Pointwise("sqrt({x})", cost=4), sample=samplers.unary(0.1, 3.0), hard=(1e-12, 1e12), analytic=True)
+@op(
+    ref=np.sqrt,
+    lower=Pointwise("sqrt({x})", cost=4),
+    sample=samplers.unary(0.1, 3.0),
+    hard=(1e-12, 1e12),
+    analytic=True,
+)
 def sqrt(x: Tensor) -> TensorType:
     """Square root of each element.
 

@@ -228,5 +228,3 @@ def dropout(x: Tensor, p: float) -> Tensor:
         return x
     kept = greater_equal(rand(x.shape), p)
     return where(kept, x * (1.0 / (1.0 - p)), 0.0)
-
-

@@ -62,7 +62,7 @@ def _spread(ct: Tensor, x: AnyTensor[Any], axes: tuple[int, ...]) -> Tensor:
     return broadcast_to(reshape(ct, kept(x.shape, axes)), x.shape)
 
 
-def _fold(made: Op[..., Tensor], x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
+def _fold(made: Op[..., Tensor], x: Tensor, axis: Axis, *, keepdims: bool) -> Tensor:
     axes = normalize_axes(made.name, axis, x)
     if not axes:
         made.infer((x,), {"axes": axes})  # nothing to fold, but the dtype has to fit
@@ -115,7 +115,7 @@ def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
         >>> compute(lambda x: sum(x, 0), [[1.0, 2.0], [3.0, 4.0]])
         array([4., 6.])
     """
-    return _fold(_sum, x, axis, keepdims)
+    return _fold(_sum, x, axis, keepdims=keepdims)
 
 
 def _mean_parts(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
@@ -167,7 +167,7 @@ def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
         >>> compute(lambda x: mean(x, 0), [[1.0, 2.0], [3.0, 4.0]])
         array([2., 3.])
     """
-    return _fold(_mean, x, axis, keepdims)
+    return _fold(_mean, x, axis, keepdims=keepdims)
 
 
 def _to_ties(ct: Tensor, y: Tensor, x: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -215,7 +215,7 @@ def max(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
         >>> compute(lambda x: max(x, 0), [[1.0, 5.0], [3.0, 4.0]])
         array([3., 5.])
     """
-    return _fold(_max, x, axis, keepdims)
+    return _fold(_max, x, axis, keepdims=keepdims)
 
 
 @op(name="min", ref=lambda x, axes: np.min(x, axis=axes), lower=Reduction("min"), sample=_distinct_sample)
@@ -256,7 +256,7 @@ def min(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
         >>> compute(lambda x: min(x, 0), [[1.0, 5.0], [3.0, 4.0]])
         array([1., 4.])
     """
-    return _fold(_min, x, axis, keepdims)
+    return _fold(_min, x, axis, keepdims=keepdims)
 
 
 def _prod_sample(draw: Draw) -> Sample:
@@ -313,7 +313,7 @@ def prod(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
         >>> compute(prod, [2.0, 3.0])
         array(6.)
     """
-    return _fold(_prod, x, axis, keepdims)
+    return _fold(_prod, x, axis, keepdims=keepdims)
 
 
 def _last(what: str, x: Tensor) -> None:

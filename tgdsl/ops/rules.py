@@ -24,7 +24,11 @@ def same_dtype(what: str, a: AnyTensor[Any], b: AnyTensor[Any], *, numeric: bool
         raise operand_error(DTypeError, f"{what}: dtypes differ ({a.dtype} and {b.dtype})", left=a, right=b)
     if numeric and a.dtype == "bool":
         raise operand_error(
-            DTypeError, f"{what}: expected numbers, got bool", "use where(cond, a, b) or cast(x, 'f32')", left=a, right=b
+            DTypeError,
+            f"{what}: expected numbers, got bool",
+            "use where(cond, a, b) or cast(x, 'f32')",
+            left=a,
+            right=b,
         )
 
 

@@ -69,8 +69,7 @@ def _pieces_of_contraction(node: Node, lanes: int) -> int:
 def _divisor(n: int, wanted: int, results: int, lanes: int) -> int:
     """The divisor of `n` nearest below the number of slices worth having; 0 if there is none."""
     most = max(2, min(wanted, 4 * lanes // results, 256))
-    best = max((d for d in range(2, most + 1) if n % d == 0), default=0)
-    return best
+    return max((d for d in range(2, most + 1) if n % d == 0), default=0)
 
 
 def _reduction(new: Graph, node: Node, x: Node, pieces: int) -> Node:

@@ -84,7 +84,5 @@ def compute(fn: Callable[..., AnyTensor[Any]], *operands: Any, key: tuple[int, i
     with tracing(graph):
         leaves = [declare(graph, "input", f"x{i}", TensorType(a.shape, dtype_of(a))) for i, a in enumerate(arrays)]
         out = fn(*leaves)
-    feeds = {
-        t.node: a.astype(np.int32) if dtype_of(a) == "i32" else a for t, a in zip(leaves, arrays, strict=True)
-    }
+    feeds = {t.node: a.astype(np.int32) if dtype_of(a) == "i32" else a for t, a in zip(leaves, arrays, strict=True)}
     return evaluate(graph, feeds, [out.node], key=key)[out.node]

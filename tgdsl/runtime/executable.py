@@ -70,7 +70,9 @@ class DeviceExecutable:
                 self.native.append(device.buffer(b.name, b.nbytes))
                 if b.data is not None:
                     device.write(self.native[-1], 0, b.data)
-        self.alone_host = {i: np.zeros((self.slots, aligned_slot(program.buffers[i].nbytes) // 4), np.uint32) for i in self.alone}
+        self.alone_host = {
+            i: np.zeros((self.slots, aligned_slot(program.buffers[i].nbytes) // 4), np.uint32) for i in self.alone
+        }
 
     def _base(self, buffer: int, slot: int) -> int:
         """Where a step slot's part of a program's buffer begins."""
@@ -113,7 +115,9 @@ class DeviceExecutable:
             if name not in step.inputs:
                 raise InputError(f"input {name!r} is missing")
             if step.inputs[name].shape != slot.shape:
-                raise InputError(f"input {name!r}: expected {slot.dtype}{list(slot.shape)}, got {list(step.inputs[name].shape)}")
+                raise InputError(
+                    f"input {name!r}: expected {slot.dtype}{list(slot.shape)}, got {list(step.inputs[name].shape)}"
+                )
 
     def _submit(self, steps: Sequence[StepData]) -> list[DeviceTicket]:
         tickets = self.readback.admit(len(steps))

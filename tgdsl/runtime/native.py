@@ -13,7 +13,7 @@ a native lock whose holder waits for the interpreter.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -85,9 +85,7 @@ class NativeCalls:
         self._modes = api.lib.WGPUCallbackMode_AllowProcessEvents, api.lib.WGPUMapAsyncStatus_Success
         self._coming: dict[int, _NativeArrival] = {}
         self._keys = 0
-        self._mapped = api.ffi.callback(
-            "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", self._on_mapped
-        )
+        self._mapped = api.ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", self._on_mapped)
         self._mapped_address = int(api.ffi.cast("uintptr_t", self._mapped))
 
     def handle(self, thing: Any) -> int:
@@ -95,7 +93,7 @@ class NativeCalls:
         return int(self._api.ffi.cast("uintptr_t", thing._internal))
 
     @contextmanager
-    def _raising(self) -> Any:
+    def _raising(self, what: str = "a submission") -> Iterator[None]:
         """Raise what the device reports meanwhile, as the binding does around each call."""
         self._errors.capture("tgdsl")
         try:
@@ -103,7 +101,7 @@ class NativeCalls:
         finally:
             found = self._errors.release("tgdsl")
         if found is not None:
-            raise DeviceError(f"the device refused a submission: {found[0]}: {found[1]}")
+            raise DeviceError(f"the device refused {what}: {found[0]}: {found[1]}")
 
     def command(self, pipeline: Any, bind_group: Any, groups: tuple[int, int, int]) -> Command:
         """See `Calls`."""
@@ -151,9 +149,7 @@ class NativeCalls:
     def write(self, buffer: Any, offset: int, data: NDArray[Any]) -> None:
         """See `Calls`."""
         with self._raising():
-            self._call["QueueWriteBuffer"](
-                self._queue, self.handle(buffer), offset, data.ctypes.data, data.nbytes
-            )
+            self._call["QueueWriteBuffer"](self._queue, self.handle(buffer), offset, data.ctypes.data, data.nbytes)
 
     def map(self, staging: Any, nbytes: int) -> Arrival:
         """See `Calls`."""
@@ -161,7 +157,7 @@ class NativeCalls:
         arrival = _NativeArrival(self, staging, nbytes)
         self._coming[self._keys] = arrival  # until the callback, whatever becomes of the caller
         info = _Callback(None, self._modes[0], self._mapped_address, self._keys, None)
-        with self._raising():
+        with self._raising("a mapping"):
             self._call["BufferMapAsync"](self.handle(staging), _MAP_READ, 0, nbytes, info)
         return arrival
 
@@ -182,7 +178,8 @@ class NativeCalls:
         handle = self.handle(staging)
         address = self._call["BufferGetMappedRange"](handle, 0, nbytes)
         mapped = memoryview((ctypes.c_char * nbytes).from_address(address))
-        words = np.frombuffer(mapped, np.uint32).copy()
+        # Not ndarray.copy: it lets go of the interpreter lock, and a busy thread would keep it for 5 ms.
+        words = np.frombuffer(bytearray(mapped), np.uint32)
         self._call["BufferUnmap"](handle)
         return words
 

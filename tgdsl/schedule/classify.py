@@ -24,9 +24,9 @@ def computed_nodes(graph: Graph, roots: Sequence[Node], max_bindings: int) -> se
     chosen |= {n.id for n in roots}
     users = _consumers(nodes)
     for node in nodes:
-        if node.id not in chosen and isinstance(node.op.lower, Pointwise) and node.inputs:
-            if _worth_storing(node, users.get(node.id, []), chosen):
-                chosen.add(node.id)
+        open_ = node.id not in chosen and isinstance(node.op.lower, Pointwise) and node.inputs
+        if open_ and _worth_storing(node, users.get(node.id, []), chosen):
+            chosen.add(node.id)
         if isinstance(node.op.lower, Gather) and not isinstance(node.inputs[0].op.lower, Leaf):
             chosen.add(node.inputs[0].id)
     _limit_reads(nodes, chosen, max_bindings - 1)

@@ -39,7 +39,9 @@ class Schedule:
     home: Mapping[int, Group]
 
 
-def partition(graph: Graph, roots: Sequence[Node], *, max_bindings: int, ties: Mapping[int, int] | None = None) -> Schedule:
+def partition(
+    graph: Graph, roots: Sequence[Node], *, max_bindings: int, ties: Mapping[int, int] | None = None
+) -> Schedule:
     """Make kernels that compute `roots`.
 
     Args:
