@@ -237,8 +237,7 @@ class _Planner:
         self.writebacks: list[Writeback] = []
 
     def _add(self, group: str, kind: Any, name: str, type_: TensorType, init_value: float | None = None) -> int:
-        id_ = len(self.specs)
-        shape = tuple(int(n) for n in type_.shape)
+        id_, shape = len(self.specs), tuple(int(n) for n in type_.shape)
         self.specs.append(BufferSpec(id_, max(4, 4 * type_.size), type_.dtype, shape, kind, name, init_value))
         self.ids[group][name] = id_
         return id_
@@ -253,8 +252,7 @@ class _Planner:
                 f"plan_buffers: writeback of {decl.source.type} to {decl.dest_kind} {decl.dest_name!r} "
                 f"of shape {list(self.specs[dest].shape)}"
             )
-        source = len(self.specs)
-        shape = tuple(int(n) for n in decl.source.shape)
+        source, shape = len(self.specs), tuple(int(n) for n in decl.source.shape)
         self.specs.append(BufferSpec(source, nbytes, "f32", shape, "intermediate", None))
         self.results[f"writeback:{len(self.writebacks)}"] = decl.source
         self.writebacks.append(Writeback(source, dest, nbytes))
@@ -279,7 +277,7 @@ class _Planner:
 
 @attrs.frozen
 class KernelSpec:
-    """One dispatch of a program, flattened for reading."""
+    """One dispatch of a program."""
 
     op_index: int
     op_kind: str
@@ -328,8 +326,7 @@ class _Slot(Tensor):
 class Module:
     """Base class of tensorgrad's models: parameters are declared with `self.param` in `__init__`.
 
-    Prefer the decorator `module`; a `Module` is consumed by `materialize_params`, which
-    replaces the slots by tensors of the trace in place.
+    Prefer the decorator `module`; `materialize_params` replaces the slots of a `Module` in place.
     """
 
     def param(self, shape: Shape, dtype: DType = "f32", init: Any = "randn", decay: Decay = None) -> Tensor:

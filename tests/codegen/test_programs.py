@@ -194,6 +194,17 @@ def test_index_out_of_range_is_reported(engine: Any, target: Target) -> None:
     assert_same(on_device(engine, graph, fine, target), on_reference(graph, fine))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("target", TARGETS)
+def test_target_out_of_range_is_reported(engine: Any, target: Target) -> None:
+    feeds = {"x": np.zeros((2, 3), np.float32), "y": np.array([0, 3], np.int32)}
+    graph = traced(lambda x, y: ops.cross_entropy(x, y), feeds)
+    with pytest.raises(InputError, match=r"index outside of \[0, 3\)[\s\S]*test_programs.py"):
+        on_device(engine, graph, feeds, target)
+    proven = program_of(traced(lambda x, y: ops.cross_entropy(x, y), feeds, below={"y": 3}))
+    assert "flag" not in proven.outputs
+
+
 def test_proven_gather_needs_no_check() -> None:
     feeds = {"table": np.ones((3, 2), np.float32), "i": np.array([0, 2], np.int32)}
     proven = program_of(traced(lambda table, i: ops.take(table, i), feeds, below={"i": 3}))

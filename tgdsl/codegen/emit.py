@@ -182,6 +182,8 @@ class Emitter:
             return self._view(node, ix)
         if isinstance(lowering, Gather):
             return self._gather(node, ix)
+        if node.op.name == "bounded":
+            return self._bounded(node, ix)
         if isinstance(lowering, Pointwise):
             return self._pointwise(node, lowering, ix)
         raise LoweringError(f"{node!r} is read at an index at which its kernel does not compute it")
@@ -237,6 +239,16 @@ class Emitter:
         elif row.isidentifier():
             return self._row_of(table, row, depth, ix[rank:])
         return self._row_of(table, self.let("row", row, depth), depth, ix[rank:])
+
+    def _bounded(self, node: Node, ix: Ix) -> str:
+        """An index that must be below a bound: as it is where that is proven, else checked."""
+        below = int(node.attrs["below"])
+        text = self.value(node.inputs[0], ix)
+        lo, hi = interval(node.inputs[0], self.below)
+        if lo >= 0 and hi < below:
+            return text
+        depth = self.depth_of(text)
+        return self.let("bounded", self._reported(node, text, below, depth), depth)
 
     def _reported(self, node: Node, row: str, size: int, depth: int) -> str:
         """Clamp an index that may be outside, and leave a code in the step's table if it is."""

@@ -79,7 +79,8 @@ class _Generator:
         if self.unproven:
             self.outputs[FLAG] = scalars[FLAG]
             for code, (node, text) in enumerate(zip(self.unproven, self.unproven_texts, strict=True), 1):
-                self.origins[f"{FLAG}:{code}"] = f"index outside of {node.inputs[0].type}{text}"
+                what = node.inputs[0].type if isinstance(node.op.lower, Gather) else f"[0, {node.attrs['below']})"
+                self.origins[f"{FLAG}:{code}"] = f"index outside of {what}{text}"
         return Program(
             tuple(self.memory.buffers),
             tuple(self.kernel_list),
@@ -97,7 +98,7 @@ class _Generator:
         if any(node.op.stochastic for node in self.step.graph.nodes):
             found |= {"key0": "i32", "key1": "i32"}
         self.scalar_types = found
-        if any(isinstance(node.op.lower, Gather) or node.op.name == "embedding" for node in self.step.graph.nodes):
+        if any(node.dtype == "i32" for node in self.step.graph.nodes):
             found[FLAG] = "i32"
         if found:
             self.memory.step("scalars", "scalars", len(found))

@@ -21,6 +21,7 @@ from tgdsl.ir import (
     Draw,
     Gather,
     IntTensor,
+    Pointwise,
     Sample,
     Tensor,
     TensorType,
@@ -128,6 +129,26 @@ def _scatter_rows(x: Tensor, indices: IntTensor, *, rows: int) -> TensorType:
 @_scatter_rows.vjp
 def _(ct: Tensor, y: Tensor, x: Tensor, indices: IntTensor, *, rows: int) -> Cotangents:
     return take(ct, indices), None
+
+
+def _bounded_ref(x: Array, below: int) -> Array:
+    _in_range("index", x, below)
+    return x
+
+
+@op(
+    name="bounded",
+    ref=_bounded_ref,
+    lower=Pointwise("{x}"),
+    sample=lambda draw: Sample.of(draw.integers("x", draw.shape("shape"), 0, 3), below=4),
+    returns=IntTensor,
+)
+def bounded(x: IntTensor, *, below: int) -> TensorType:
+    """`x`, whose elements must be in `[0, below)`: proven at compile time, else checked as it runs."""
+    return x.type
+
+
+bounded.no_vjp("indices carry no gradient")
 
 
 def embedding(table: Tensor, indices: IntTensor) -> Tensor:

@@ -24,6 +24,7 @@ from tgdsl.ir import (
 
 from .compare import equal, where
 from .creation import arange
+from .indexing import bounded
 from .movement import expand_dims
 from .power import square
 from .reduce import mean
@@ -63,7 +64,8 @@ def _check_targets(what: str, scores: AnyTensor[Any], targets: AnyTensor[Any]) -
 
 
 def _hit(scores: Tensor, targets: IntTensor) -> Any:
-    return equal(expand_dims(targets, -1), arange(int(scores.shape[-1])))
+    classes = int(scores.shape[-1])
+    return equal(expand_dims(bounded(targets, below=classes), -1), arange(classes))
 
 
 def _pick_parts(scores: Tensor, targets: IntTensor) -> Tensor:

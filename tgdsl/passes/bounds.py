@@ -56,16 +56,27 @@ def interval(node: Node, below: Mapping[str, int]) -> Interval:
     return known[node.id]
 
 
-def _one(node: Node, operands: list[Interval], below: Mapping[str, int]) -> Interval:
-    name, lowering = node.op.name, node.op.lower
+def _made(node: Node, below: Mapping[str, int]) -> Interval | None:
+    """Bounds of a node that follow from the node alone, whatever its operands are."""
+    name = node.op.name
     if name == "input" and node.attrs["name"] in below:
         return 0, below[node.attrs["name"]] - 1
+    if name == "bounded":
+        return 0, int(node.attrs["below"]) - 1
     if name == "full":
         return int(node.attrs["value"]), int(node.attrs["value"])
     if name == "arange":
         return 0, int(node.shape[0]) - 1
     if name == "cast" and node.inputs[0].dtype == "bool":
         return 0, 1
+    return None
+
+
+def _one(node: Node, operands: list[Interval], below: Mapping[str, int]) -> Interval:
+    made = _made(node, below)
+    if made is not None:
+        return made
+    name, lowering = node.op.name, node.op.lower
     if isinstance(lowering, Gather) and len(operands) == 2:
         return operands[0]
     if isinstance(lowering, View) and operands:
