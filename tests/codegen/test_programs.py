@@ -131,6 +131,18 @@ def sum_all(xs: list[Any]) -> Any:
     return total
 
 
+@pytest.mark.parametrize("limit", [6, 8])
+def test_one_value_in_several_places_counts_as_often(limit: int) -> None:
+    feeds = {f"x{i}": np.ones(4, np.float32) for i in range(5)}
+
+    def fn(**xs: Any) -> list[Any]:
+        a = sum_all(list(xs.values()))
+        return [a, a, a, a * 2.0, ops.rand((4,)) + a]
+
+    program = program_of(traced(fn, feeds), Target(max_bindings=limit))
+    assert max(len(d.bindings) for d in program.dispatches) <= max(limit, 5 + 3)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 50])
 def test_concat_of_any_number(engine: Any, n: int) -> None:

@@ -16,7 +16,7 @@ from tgdsl.errors import LoweringError
 from tgdsl.ir import REGISTRY, Gather, Graph, Leaf, Node
 from tgdsl.ops.leaves import leaves
 from tgdsl.optim.step import ArenaLayout, StepGraphs
-from tgdsl.passes import lower, split_folds
+from tgdsl.passes import interval, lower, split_folds
 from tgdsl.passes.fold import scalar_value
 from tgdsl.plan import Memory
 from tgdsl.program import Binding, Dispatch, Kernel, Program, Slot
@@ -119,6 +119,8 @@ class _Generator:
                 continue  # the arena starts as zeros, and nothing else writes this slice
             self._destination(kind, name, key, original)
             root = node if not isinstance(node.op.lower, Leaf) else _copy_of(graph, node)
+            while root.id in stores:
+                root = _copy_of(graph, root)  # a place of its own for each copy, so that bindings are counted
             stores.setdefault(root.id, []).append(key)
             if kind == "next":
                 self.late.append((name, key, root))
@@ -203,7 +205,10 @@ class _Generator:
         keys: dict[int, str],
         ties: Mapping[int, int],
     ) -> None:
-        schedule = partition(graph, roots, max_bindings=self.target.max_bindings, ties=ties)
+        # The random key and reports of bad indices use the table of scalars, which no node reads.
+        table = any(_needs_table(n, graph) for n in graph.reachable(roots))
+        limit = self.target.max_bindings - (1 if table else 0)
+        schedule = partition(graph, roots, max_bindings=limit, ties=ties)
         _check_ties(schedule, ties)
         by_id = {n.id: n for g in schedule.groups for n in g.members}
         for i in schedule.stored:
@@ -267,6 +272,15 @@ class _Generator:
             layout = tuple(b.writable for b in bindings)
             self.kernel_list.append(Kernel(d.name, d.header + text, layout))
         self.dispatches.append(Dispatch(number, tuple(bindings), d.groups, d.name))
+
+
+def _needs_table(node: Node, graph: Graph) -> bool:
+    """Whether computing `node` reads the random key or may have to report an index."""
+    if node.op.name == "bounded" or isinstance(node.op.lower, Gather):
+        size = node.attrs["below"] if node.op.name == "bounded" else node.inputs[0].shape[0]
+        lo, hi = interval(node.inputs[-1], graph.facts.get("below", {}))
+        return lo < 0 or hi >= size
+    return node.op.stochastic
 
 
 def _copy_of(graph: Graph, node: Node) -> Node:
