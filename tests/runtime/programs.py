@@ -102,6 +102,60 @@ def wide(n: int) -> Program:
     )
 
 
+REPORTING = """@group(0) @binding(0) var<storage, read> i: array<i32>;
+@group(0) @binding(1) var<storage, read_write> scalars: array<i32>;
+@group(0) @binding(2) var<storage, read_write> y: array<i32>;
+@compute @workgroup_size(1)
+fn main() {
+  if (i[0] > 9) { scalars[1] = 2; }
+  y[0] = i[0] + scalars[0];
+}
+"""
+
+
+def reporting() -> Program:
+    """`y = i + add`; reports an `i` above 9 through the flag."""
+    buffers = (Buffer("i", 4, "step"), Buffer("scalars", 8, "step"), Buffer("y", 4, "step"))
+    bindings = (Binding(0, 0, 4, False), Binding(1, 0, 8, True), Binding(2, 0, 4, True))
+    flag = Slot(1, 4, (), "i32")
+    return Program(
+        buffers,
+        (Kernel("reporting", REPORTING, (False, True, True)),),
+        (Dispatch(0, bindings, (1, 1, 1), "reporting"),),
+        {"i": Slot(0, 0, (1,), "i32")},
+        {"add": Slot(1, 0, (), "i32"), "flag": flag},
+        {"y": Slot(2, 0, (), "i32"), "flag": flag},
+        {"flag:2": "index outside of f32[9, 4]"},
+    )
+
+
+SUM = """@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read> table: array<f32>;
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+@compute @workgroup_size(1)
+fn main() {
+  var total = 0.0f;
+  for (var k = 0u; k < %(n)du; k++) { total = total + x[k]; }
+  y[0] = total + table[1];
+}
+"""
+
+
+def summing(n: int) -> Program:
+    """`y = sum(x) + 5`, with the five in a constant."""
+    table = np.array([3.0, 5.0], np.float32).tobytes()
+    buffers = (Buffer("x", 4 * n, "step"), Buffer("table", 8, "constant", table), Buffer("y", 4, "step"))
+    bindings = (Binding(0, 0, 4 * n, False), Binding(1, 0, 8, False), Binding(2, 0, 4, True))
+    return Program(
+        buffers,
+        (Kernel("summing", SUM % {"n": n}, (False, False, True)),),
+        (Dispatch(0, bindings, (1, 1, 1), "sum"),),
+        {"x": Slot(0, 0, (n,), "f32")},
+        {},
+        {"y": Slot(2, 0, (), "f32")},
+    )
+
+
 def step(rate: float = 1.0, **inputs: Any) -> StepData:
     """What one step reads."""
     return StepData({k: np.asarray(v) for k, v in inputs.items()}, {"rate": rate})

@@ -7,7 +7,7 @@ works with every release of the binding and says what the other one must do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -43,6 +43,10 @@ class Arrival(Protocol):
 
     def done(self) -> bool:
         """Whether it is there, or lost; never waits."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Let about that much time pass, less if it arrives; zero means to be asked again at once."""
         ...
 
     def take(self) -> Words:
@@ -117,6 +121,10 @@ class _PublicArrival:
 
     def done(self) -> bool:
         return bool(self._future.done())
+
+    def pause(self, seconds: float) -> None:
+        # Asking again at once would keep the interpreter from the thread that waits for the device.
+        wait([self._future], max(1e-3, seconds))
 
     def take(self) -> Words:
         if self._future.exception() is not None:

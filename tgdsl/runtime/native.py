@@ -13,7 +13,8 @@ a native lock whose holder waits for the interpreter.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -93,7 +94,7 @@ class NativeCalls:
         return int(self._api.ffi.cast("uintptr_t", thing._internal))
 
     @contextmanager
-    def _raising(self) -> Any:
+    def _raising(self, what: str = "a submission") -> Iterator[None]:
         """Raise what the device reports meanwhile, as the binding does around each call."""
         self._errors.capture("tgdsl")
         try:
@@ -101,7 +102,7 @@ class NativeCalls:
         finally:
             found = self._errors.release("tgdsl")
         if found is not None:
-            raise DeviceError(f"the device refused a submission: {found[0]}: {found[1]}")
+            raise DeviceError(f"the device refused {what}: {found[0]}: {found[1]}")
 
     def command(self, pipeline: Any, bind_group: Any, groups: tuple[int, int, int]) -> Command:
         """See `Calls`."""
@@ -157,7 +158,7 @@ class NativeCalls:
         arrival = _NativeArrival(self, staging, nbytes)
         self._coming[self._keys] = arrival  # until the callback, whatever becomes of the caller
         info = _Callback(None, self._modes[0], self._mapped_address, self._keys, None)
-        with self._raising():
+        with self._raising("a mapping"):
             self._call["BufferMapAsync"](self.handle(staging), _MAP_READ, 0, nbytes, info)
         return arrival
 
@@ -178,7 +179,8 @@ class NativeCalls:
         handle = self.handle(staging)
         address = self._call["BufferGetMappedRange"](handle, 0, nbytes)
         mapped = memoryview((ctypes.c_char * nbytes).from_address(address))
-        words = np.frombuffer(mapped, np.uint32).copy()
+        # Not ndarray.copy: it lets go of the interpreter lock, and a busy thread would keep it for 5 ms.
+        words = np.frombuffer(bytearray(mapped), np.uint32)
         self._call["BufferUnmap"](handle)
         return words
 
@@ -192,6 +194,10 @@ class _NativeArrival:
         if self.state == "coming":
             self._calls.poll()
         return self.state != "coming"
+
+    def pause(self, seconds: float) -> None:
+        if seconds:
+            time.sleep(seconds)
 
     def take(self) -> Words:
         if self.state != "there":

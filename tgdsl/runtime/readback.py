@@ -1,208 +1,335 @@
 """Results of steps on their way back, only when somebody looks.
 
-Each step copies its small results into a ring on the device; one mapping then serves every
-unread step at once. A step whose ring place is about to be reused is read first, if anybody
-still holds its ticket. Large results get a staging buffer per submission.
+Results of a step stay on the device: small ones are copied into a ring of the last 1024
+steps, large ones remain in the step slots. Whatever is about to be overwritten while somebody
+still holds its ticket is first copied to a staging buffer, in the same submission. Reading a
+ticket fetches everything unread at once. A loop that reads each step gets its results copied
+to staging by the step's own submission, which saves a second one.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, TypeAlias
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
 from tgdsl.errors import DeviceError, InputError
 from tgdsl.program import Program, Slot
 
-from .calls import Copy
+from .calls import Arrival, Copy, Words
 from .device import Device
-from .device import Mapping as DeviceMapping
+from .placement import Placement, Rows
 
-SMALL = 1024
+SMALL: Final = 4096
 """Bytes of results per step up to which the ring is used."""
 
-RING = 1024
+RING: Final = 1024
 """Steps that the ring holds."""
 
-_AS = {"f32": np.float32, "i32": np.int32}
+OPEN: Final = 8
+"""Staging buffers with unread results that may be waiting; the oldest is read when there are more."""
+
+FLAG: Final = "flag"
+"""The result in which a step reports an index that was out of range."""
+
+Values: TypeAlias = Mapping[str, NDArray[Any]]
+
+_AS: Final = {"f32": np.float32, "i32": np.int32}
 
 
 class DeviceTicket:
-    """One submitted step."""
+    """One submitted step.
 
-    __slots__ = ("__weakref__", "_readback", "_values", "place")
+    Attributes:
+        place: The row of the history that holds its results until they are fetched.
+        batch: What fetches them.
+    """
 
-    def __init__(self, readback: Readback, place: int) -> None:
-        """Made by `Readback`."""
-        self._readback: Readback | None = readback
+    __slots__ = ("__weakref__", "_results", "_values", "batch", "place")
+
+    def __init__(self, results: Results, place: int) -> None:
+        """Made by `Results`."""
+        self._results: Results | None = results
+        self._values: Values | Exception | None = None
         self.place = place
-        self._values: Mapping[str, NDArray[Any]] | BaseException | None = None
+        self.batch: Batch | None = None
 
-    def resolve(self, values: Mapping[str, NDArray[Any]] | BaseException) -> None:
+    @property
+    def resolved(self) -> bool:
+        """Whether the values are here."""
+        return self._results is None
+
+    def resolve(self, values: Values | Exception) -> None:
         """Take the results, or what went wrong."""
-        self._values, self._readback = values, None
+        self._values, self._results, self.batch = values, None, None
 
     def done(self) -> bool:
         """Whether its results can be read without waiting."""
-        return self._readback is None or self._readback.arrived(self)
+        results = self._results
+        return results is None or results.arrived(self)
 
-    def read(self) -> Mapping[str, NDArray[Any]]:
+    def read(self) -> Values:
         """Wait for the step and return its results by name."""
-        if self._readback is not None:
-            self._readback.wait(self)
-        if isinstance(self._values, BaseException):
+        results = self._results
+        if results is not None:
+            results.wait(self)
+        if isinstance(self._values, Exception):
             raise self._values
         assert self._values is not None
         return self._values
 
 
-class Readback:
-    """Where the results of one program's steps go."""
+@attrs.define(eq=False)
+class Batch:
+    """The results of some steps in one staging buffer.
 
-    def __init__(self, device: Device, program: Program) -> None:
-        """Lay the results of a step side by side."""
-        self.device = device
-        self.layout: list[tuple[str, Slot, int]] = []
-        self.origins = program.origins
-        at = 0
+    Attributes:
+        staging: Where; for each source its rows one after another.
+        rows: How many steps.
+        tickets: Who waits, and for which row.
+        arrival: Set once the copies are submitted.
+    """
+
+    staging: Any
+    rows: int
+    tickets: list[tuple[weakref.ref[DeviceTicket], int]]
+    arrival: Arrival | None = None
+
+
+@attrs.frozen
+class _Result:
+    """Where a result lies: in the rows of a source, at a word."""
+
+    name: str
+    slot: Slot
+    source: int
+    word: int
+    size: int
+
+
+class Results:
+    """Where the results of one executable's steps go."""
+
+    def __init__(self, device: Device, program: Program, placement: Placement) -> None:
+        """Allocate the ring, if the results are small enough for one."""
+        self._device, self._origins = device, program.origins
+        self._sources: list[Rows] = []
+        self._results: list[_Result] = []
         for name, slot in program.outputs.items():
-            self.layout.append((name, slot, at))
-            at += max(4, 4 * int(np.prod(slot.shape)))
-        self.nbytes = max(4, at)
-        self.small = self.nbytes <= SMALL
-        self.ring = device.buffer("results", RING * self.nbytes) if self.small else None
-        self.staging = device.buffer("results", RING * self.nbytes, staging=True) if self.small else None
-        self.next = 0
-        self.unread: dict[int, weakref.ref[DeviceTicket]] = {}
-        self.coming: tuple[DeviceMapping, dict[int, weakref.ref[DeviceTicket]], int] | None = None
-        self.big: dict[int, tuple[Any, DeviceMapping | None]] = {}
+            rows, at = placement.in_row(slot)
+            if rows not in self._sources:
+                self._sources.append(rows)
+            size = int(np.prod(slot.shape))
+            self._results.append(_Result(name, slot, self._sources.index(rows), at // 4, size))
+        self._row_bytes = sum(s.stride for s in self._sources)
+        self._ring: list[Any] = []
+        if self._row_bytes <= SMALL:
+            self._ring = [device.buffer(f"history of {s.name}", RING * s.stride) for s in self._sources]
+        self._next = 0
+        self._latest: Sequence[weakref.ref[DeviceTicket]] = ()
+        self._unread: list[weakref.ref[DeviceTicket]] = []
+        self._open: list[Batch] = []
+        self._asked = False
 
-    def admit(self, count: int) -> list[DeviceTicket]:
-        """Tickets for the next steps; their places are free afterwards."""
-        tickets: list[DeviceTicket] = []
-        for _ in range(count):
-            place = self.next % RING
-            self.next += 1
-            old = self.unread.get(place)
-            if self.small and old is not None and old() is not None:
-                self._fetch_all()
-            ticket = DeviceTicket(self, place if self.small else self.next)
-            self.unread[ticket.place] = weakref.ref(ticket)
-            tickets.append(ticket)
+    # -- around a submission ------------------------------------------------
+
+    def submit(self, commands: Any, count: int) -> list[DeviceTicket]:
+        """Submit the commands of `count` steps with the copies around them."""
+        if not self._sources:
+            self._device.submit((), commands, ())
+            return [self._empty() for _ in range(count)]
+        first = self._next % RING if self._ring else 0
+        tickets = [DeviceTicket(self, (first + i) % RING) for i in range(count)]
+        rescued, before = self._rescue(first, count)
+        made = [rescued] if rescued is not None else []
+        if self._asked:
+            batch, after = self._stage(self._natives(), [(t, i) for i, t in enumerate(tickets)])
+            made.append(batch)
+        else:
+            after = self._into_ring(first, count)
+        try:
+            self._device.submit(before, commands, after)
+            for batch in made:
+                self._begin(batch)
+        except BaseException as error:
+            for batch in made:
+                self._resolve(batch, error)
+            raise
+        self._next += count
+        self._latest = [weakref.ref(t) for t in tickets]
+        if not self._asked:
+            self._unread += self._latest
+        self._asked = False
         return tickets
 
-    def copies(self, tickets: Sequence[DeviceTicket], ranges: Any) -> list[Copy]:
-        """The copies of a submission; `ranges(slot, step)` says where a result lies."""
-        out: list[Copy] = []
-        for step, ticket in enumerate(tickets):
-            if self.small:
-                target, base = self.ring, ticket.place * self.nbytes
-            else:
-                target, base = self.device.buffer("results", self.nbytes, staging=True), 0
-                self.big[ticket.place] = (target, None)
-                weakref.finalize(ticket, self._forget, ticket.place)
-            for _, slot, at in self.layout:
-                buffer, offset = ranges(slot, step)
-                out.append(Copy(buffer, offset, target, base + at, max(4, 4 * int(np.prod(slot.shape)))))
+    def _empty(self) -> DeviceTicket:
+        ticket = DeviceTicket(self, 0)
+        ticket.resolve({})
+        return ticket
+
+    def _natives(self) -> list[Any]:
+        return [s.native for s in self._sources]
+
+    def _rescue(self, first: int, count: int) -> tuple[Batch | None, Sequence[Copy]]:
+        """What must be copied before the places of the next steps are overwritten."""
+        half = RING // 2
+        if self._ring and first % half and first // half == (first + count - 1) // half:
+            return None, ()  # within a half that was emptied when it was entered
+        self._sweep()
+        return self._gather()
+
+    def _into_ring(self, first: int, count: int) -> list[Copy]:
+        copies: list[Copy] = []
+        head = min(count, RING - first)
+        for source, ring in zip(self._sources, self._ring, strict=False):
+            n = source.stride
+            copies.append(Copy(source.native, 0, ring, first * n, head * n))
+            if head < count:
+                copies.append(Copy(source.native, head * n, ring, 0, (count - head) * n))
+        return copies
+
+    # -- batches ------------------------------------------------------------
+
+    def _gather(self) -> tuple[Batch | None, Sequence[Copy]]:
+        """A batch of every unread step whose ticket is alive, and the copies that fill it."""
+        alive = [t for t in (ref() for ref in self._unread) if t is not None and not t.resolved]
+        self._unread.clear()
+        if not alive:
+            return None, ()
+        return self._stage(self._ring or self._natives(), [(t, t.place) for t in alive])
+
+    def _stage(self, sources: Sequence[Any], wanted: Sequence[tuple[DeviceTicket, int]]) -> tuple[Batch, list[Copy]]:
+        low, high = min(at for _, at in wanted), max(at for _, at in wanted)
+        rows = high - low + 1
+        batch = Batch(
+            self._device.staging(rows * self._row_bytes), rows, [(weakref.ref(t), at - low) for t, at in wanted]
+        )
+        copies: list[Copy] = []
+        to = 0
+        for native, source in zip(sources, self._sources, strict=True):
+            nbytes = rows * source.stride
+            copies.append(Copy(native, low * source.stride, batch.staging, to, nbytes))
+            to += nbytes
+        for ticket, _ in wanted:
+            ticket.batch = batch
+        return batch, copies
+
+    def _begin(self, batch: Batch) -> None:
+        batch.arrival = self._device.calls.map(batch.staging, batch.rows * self._row_bytes)
+        self._open.append(batch)
+
+    def _sweep(self) -> None:
+        """Finish what has arrived and drop what nobody waits for, so that little memory is held."""
+        for batch in list(self._open):
+            if all(ref() is None for ref, _ in batch.tickets):
+                self._open.remove(batch)
+                batch.staging.destroy()
+            elif batch.arrival is not None and batch.arrival.done():
+                self._finish(batch)
+        while len(self._open) > OPEN:
+            self._complete(self._open[0])
+
+    def _complete(self, batch: Batch) -> None:
+        assert batch.arrival is not None
+        self._device.wait(batch.arrival)
+        self._finish(batch)
+
+    def _finish(self, batch: Batch) -> None:
+        """Hand out what has arrived; harmless when another thread has done so."""
+        if batch not in self._open:
+            return
+        self._open.remove(batch)
+        assert batch.arrival is not None
+        try:
+            words = batch.arrival.take()
+        except DeviceError as error:
+            self._resolve(batch, error)
+            return
+        self._device.recycle(batch.staging)
+        alone = len(batch.tickets) == 1
+        for ref, row in batch.tickets:
+            ticket = ref()
+            if ticket is not None:
+                ticket.resolve(self._values(words, batch.rows, row, alone=alone))
+
+    def _resolve(self, batch: Batch, error: BaseException) -> None:
+        shown = error if isinstance(error, Exception) else DeviceError("the results were lost by an interrupt")
+        for ref, _ in batch.tickets:
+            ticket = ref()
+            if ticket is not None:
+                ticket.resolve(shown)
+
+    def _values(self, words: Words, rows: int, row: int, *, alone: bool) -> Values | Exception:
+        starts = [0]
+        for source in self._sources:
+            starts.append(starts[-1] + rows * source.stride // 4)
+        out: dict[str, NDArray[Any]] = {}
+        for r in self._results:
+            at = starts[r.source] + row * self._sources[r.source].stride // 4 + r.word
+            part = words[at : at + r.size]
+            array: NDArray[Any] = part != 0 if r.slot.dtype == "bool" else part.view(_AS[r.slot.dtype])
+            out[r.name] = array.reshape(r.slot.shape) if alone and r.size > 1 else array.reshape(r.slot.shape).copy()
+        flag = out.pop(FLAG, None)
+        if flag is not None and flag:
+            return InputError(self._origins.get(f"{FLAG}:{int(flag)}", "an index is out of range"))
         return out
 
-    def _forget(self, place: int) -> None:
-        self.big.pop(place, None)
-        self.unread.pop(place, None)
+    # -- reading ------------------------------------------------------------
+
+    def _batch_of(self, ticket: DeviceTicket) -> Batch:
+        if any(ref() is ticket for ref in self._latest):
+            self._asked = True  # the next submission brings its results along
+        if ticket.batch is None:
+            batch, copies = self._gather()
+            assert batch is not None
+            try:
+                self._device.submit(copies, (), ())
+                self._begin(batch)
+            except BaseException as error:
+                self._resolve(batch, error)
+                raise
+        assert ticket.batch is not None
+        return ticket.batch
 
     def arrived(self, ticket: DeviceTicket) -> bool:
         """Whether a ticket's results are here; starts to fetch them if nobody has."""
-        with self.device.lock:
-            if not self.small:
-                return self._big_mapping(ticket).done()
-            self._begin()
-            if self.coming is not None and self.coming[0].done():
-                self._finish()
-            return ticket._readback is None
+        with self._device.lock:
+            if not ticket.resolved:
+                batch = self._batch_of(ticket)
+                if batch.arrival is not None and batch.arrival.done():
+                    self._finish(batch)
+            return ticket.resolved
 
     def wait(self, ticket: DeviceTicket) -> None:
-        """Fetch a ticket's results."""
-        with self.device.lock:
-            if ticket._readback is None:
-                return
-            if not self.small:
-                words = self._big_mapping(ticket).read()
-                self._forget(ticket.place)
-                ticket.resolve(self._values(words))
-                return
-            self._fetch_all()
-
-    def _big_mapping(self, ticket: DeviceTicket) -> DeviceMapping:
-        staging, mapping = self.big[ticket.place]
-        if mapping is None:
-            mapping = self.device.map(staging, self.nbytes)
-            self.big[ticket.place] = (staging, mapping)
-        return mapping
-
-    def _fetch_all(self) -> None:
-        self._begin()
-        while self.coming is not None:
-            self._finish()
-            self._begin()
-
-    def _begin(self) -> None:
-        if self.coming is not None:
-            return
-        live = {p: r for p, r in self.unread.items() if r() is not None}
-        self.unread.clear()
-        if not live:
-            return
-        first, last = min(live), max(live)
-        nbytes = (last - first + 1) * self.nbytes
-        self.device.submit((), [Copy(self.ring, first * self.nbytes, self.staging, 0, nbytes)])
-        self.coming = (self.device.map(self.staging, nbytes), live, first)
-
-    def _finish(self) -> None:
-        assert self.coming is not None
-        mapping, live, first = self.coming
-        self.coming = None
-        try:
-            words = mapping.read()
-        except DeviceError as error:
-            for ref in live.values():
-                ticket = ref()
-                if ticket is not None:
-                    ticket.resolve(error)
-            raise
-        per = self.nbytes // 4
-        for place, ref in live.items():
-            ticket = ref()
-            if ticket is not None:
-                ticket.resolve(self._values(words[(place - first) * per : (place - first + 1) * per]))
-
-    def _values(self, words: NDArray[np.uint32]) -> Mapping[str, NDArray[Any]] | BaseException:
-        out: dict[str, NDArray[Any]] = {}
-        for name, slot, at in self.layout:
-            n = int(np.prod(slot.shape))
-            part = words[at // 4 : at // 4 + n]
-            array: NDArray[Any] = part != 0 if slot.dtype == "bool" else part.view(_AS[slot.dtype])
-            out[name] = array.reshape(slot.shape).copy()
-        code = int(out.pop("flag", np.zeros((), np.int32)))
-        if code:
-            return InputError(self.origins.get(f"flag:{code}", "an index is out of range"))
-        return out
+        """Fetch a ticket's results; the device is free for others meanwhile."""
+        while True:
+            with self._device.lock:
+                if ticket.resolved:
+                    return
+                batch = self._batch_of(ticket)
+            assert batch.arrival is not None
+            self._device.wait(batch.arrival)
+            with self._device.lock:
+                self._finish(batch)
 
     def settle(self) -> None:
         """Fetch everything that somebody still holds a ticket for."""
-        with self.device.lock:
-            if self.small:
-                self._fetch_all()
-                return
-            for ref in list(self.unread.values()):
-                ticket = ref()
-                if ticket is not None:
-                    self.wait(ticket)
+        batch, copies = self._gather()
+        if batch is not None:
+            self._device.submit(copies, (), ())
+            self._begin(batch)
+        self._asked = False
+        for open_ in list(self._open):
+            if any(ref() is not None for ref, _ in open_.tickets):
+                self._complete(open_)
+        self._sweep()
 
     def destroy(self) -> None:
-        """Free the buffers."""
-        for buffer in (self.ring, self.staging):
-            if buffer is not None:
-                buffer.destroy()
+        """Free the ring; tickets stay readable."""
+        self.settle()
+        for buffer in self._ring:
+            buffer.destroy()

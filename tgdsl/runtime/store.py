@@ -18,37 +18,57 @@ class DeviceStore:
 
     def __init__(self, device: Device, arenas: Mapping[str, int]) -> None:
         """Allocate zeroed arenas."""
-        self.device = device
+        self._device = device
         self._sizes = dict(arenas)
-        self._buffers: dict[str, Any] | None = {n: device.buffer(f"arena {n}", 4 * size) for n, size in arenas.items()}
+        self._buffers: dict[str, Any] = {}
+        self._alive = True
+        try:
+            for name, size in arenas.items():
+                self._buffers[name] = device.buffer(f"arena {name}", 4 * size)
+        except BaseException:
+            self.destroy()
+            raise
 
     def sizes(self) -> Mapping[str, int]:
         """Elements per arena."""
         return self._sizes
 
-    def buffer(self, arena: str) -> Any:
-        """The device buffer of an arena."""
-        if self._buffers is None:
+    def require_alive(self) -> None:
+        """Refuse what comes after `destroy`."""
+        if not self._alive:
             raise HandleError("the store was destroyed")
+
+    def buffers(self) -> Mapping[str, Any]:
+        """The device buffers by arena."""
+        self.require_alive()
+        return self._buffers
+
+    def _buffer(self, arena: str) -> Any:
+        self.require_alive()
+        if arena not in self._buffers:
+            raise InputError(f"there is no arena {arena!r}; there are: {', '.join(self._sizes) or 'none'}")
         return self._buffers[arena]
 
     def read(self, arena: str) -> NDArray[np.float32]:
         """A copy of an arena after everything submitted so far."""
-        with self.device.lock:
-            data = self.device.read(self.buffer(arena), 0, 4 * self._sizes[arena])
-            return np.frombuffer(data, np.float32).copy()
+        with self._device.lock:
+            buffer = self._buffer(arena)
+            size = self._sizes[arena]
+            return self._device.read(buffer, 0, 4 * size).view(np.float32) if size else np.zeros(0, np.float32)
 
     def write(self, arena: str, values: NDArray[np.float32]) -> None:
         """Replace an arena, after everything submitted so far."""
-        with self.device.lock:
+        with self._device.lock:
+            buffer = self._buffer(arena)
             flat = np.ascontiguousarray(values, np.float32).reshape(-1)
             if flat.size != self._sizes[arena]:
                 raise InputError(f"arena {arena}: expected {self._sizes[arena]} elements, got {flat.size}")
-            self.device.write(self.buffer(arena), 0, flat)
+            self._device.write(buffer, 0, flat)
 
     def destroy(self) -> None:
         """Free the memory."""
-        with self.device.lock:
-            for buffer in (self._buffers or {}).values():
+        with self._device.lock:
+            self._alive = False
+            for buffer in self._buffers.values():
                 buffer.destroy()
-            self._buffers = None
+            self._buffers = {}
