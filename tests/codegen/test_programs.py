@@ -22,7 +22,7 @@ from tgdsl.program import Program, StepData
 
 # What each graph takes now; the schedule may only get better. `budget` in graphs.py is the goal.
 DISPATCHES = {
-    "mlp_sin": 11, "mlp_mnist": 13, "gpt_ref": 116, "gpt_small": 81, "gpt_char": 146, "cnn": 26, "gpt_mid": 227,
+    "mlp_sin": 7, "mlp_mnist": 8, "gpt_ref": 75, "gpt_small": 51, "gpt_char": 95, "cnn": 13, "gpt_mid": 172,
 }  # fmt: skip
 
 
@@ -35,12 +35,12 @@ def training_program(name: str, target: Target | None = None) -> Program:
     return generate(attrs.evolve(step, update=update.graph), target)
 
 
-@pytest.mark.parametrize("name", [n for n in DISPATCHES if n != "gpt_mid"])
+@pytest.mark.parametrize("name", DISPATCHES)
 def test_dispatches_are_within_budget(name: str) -> None:
     program = training_program(name)
     r = references()[name]
     assert program.kernel_count <= DISPATCHES[name]
-    assert program.kernel_count <= 1.6 * r.budget
+    assert program.kernel_count <= r.budget
     if r.budget_bytes is not None:
         assert program.bytes_moved <= 1.6 * r.budget_bytes
 
@@ -62,15 +62,24 @@ def test_bindings_never_alias_for_reading_and_writing(target: Target) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["gpt_small", "cnn"])
 def test_barriers_are_in_uniform_control_flow(name: str, target: Target) -> None:
-    """Chrome's compiler refuses a barrier under a condition or in a loop whose bounds differ by thread."""
+    """Chrome's compiler refuses a barrier under a condition or in a loop whose bounds differ by thread.
+
+    The workgroup's number is the same for all of them, so a branch on it is allowed.
+    """
+    allowed = re.compile(
+        r"fn main|for \(var k_tile = 0;|if \(workgroup < \d+\) \{|\} else (if \(workgroup < \d+\) )?\{"
+    )
     for kernel in training_program(name, target).kernels:
         stack: list[str] = []
         for line in kernel.wgsl.splitlines():
             text = line.strip()
             if text.startswith("workgroupBarrier"):
-                assert all(h.startswith(("fn main", "for (var k_tile = 0;")) for h in stack), kernel.wgsl
+                assert all(allowed.match(h) for h in stack), kernel.wgsl
+            if text.startswith("}"):
+                stack.pop()
             stack += [text] * text.count("{")
-            del stack[len(stack) - text.count("}") :]
+            closed = text.lstrip("}").count("}")
+            del stack[len(stack) - closed :]
 
 
 def test_kernels_of_equal_layers_are_shared() -> None:

@@ -133,3 +133,13 @@ def test_division_of_what_may_be_negative_is_refused() -> None:
     with pytest.raises(ValueError, match="possibly negative"):
         (var("a", 6) * -1) % 5
     assert value(x % 5, {"a": 1}) == -2 % 5, "an offset alone is made positive"
+
+
+def test_nested_splits_join_again() -> None:
+    """An image of a batch is unflattened axis by axis; put together again it is the flat position."""
+    n = var("n", 5 * 7 * 9)
+    assert flatten(unflatten(n, (5, 7, 9)), (5, 7, 9)) == n
+    b, y, x = unflatten(n, (5, 7, 9))
+    assert b * 63 + (y * 9 + x) == n
+    assert y * 9 + x == n % 63
+    assert y * 10 + x != n % 63

@@ -21,7 +21,6 @@ from tgdsl.schedule.access import Ix
 from tgdsl.schedule.group import Group
 
 from .emit import Emitter
-from .fold import grid
 
 
 @attrs.frozen
@@ -69,6 +68,10 @@ class Tiling:
         """Columns of the result per workgroup."""
         return self.tn * self.tx
 
+    def workgroups(self, s: Sizes) -> int:
+        """How many workgroups cover the result."""
+        return s.b * -(-s.m // self.rows) * -(-s.n // self.columns)
+
 
 def sizes_of(node: Node) -> Sizes:
     """The sizes of a contraction node."""
@@ -76,8 +79,19 @@ def sizes_of(node: Node) -> Sizes:
     return Sizes(math.prod(batch), m, int(node.shape[-1]), k)
 
 
-def choose_tiling(s: Sizes, *, software: bool) -> Tiling:
+def choose_tiling(s: Sizes, *, software: bool, threads: int | None = None) -> Tiling:
     """A tiling by the size of the problem; see the module docstring."""
+    tiling = _natural_tiling(s, software=software)
+    if threads is None or tiling.threads == threads:
+        return tiling
+    if tiling.threads > threads:
+        return Tiling(2, 2, 8, 8, threads // 64)
+    if software:
+        return attrs.evolve(tiling, ty=threads // tiling.tx)
+    return attrs.evolve(tiling, slices=threads // (tiling.tx * tiling.ty))
+
+
+def _natural_tiling(s: Sizes, *, software: bool) -> Tiling:
     if software:
         tn = 4 if s.n >= 4 else s.n
         tm = 4 if s.m >= 4 else s.m
@@ -101,7 +115,11 @@ def _power(n: int) -> int:
 class ContractionKernel:
     """Writes the body of one contraction group."""
 
-    def __init__(self, group: Group, tiling: Tiling, emitter: Emitter, stores: Mapping[int, list[str]]) -> None:
+    def __init__(
+        self, group: Group, tiling: Tiling, emitter: Emitter, stores: Mapping[int, list[str]], *, past: bool = False
+    ) -> None:
+        """The text may use the workgroup's number as `group`; if `past`, some lie past the last one."""
+        self.past = past
         self.group, self.t, self.emit, self.stores = group, tiling, emitter, stores
         self.node = group.anchor
         self.s = sizes_of(self.node)
@@ -131,16 +149,17 @@ class ContractionKernel:
 
     def _head(self) -> None:
         e, t, s = self.emit, self.t, self.s
-        x, y, _ = grid(self.workgroups)
-        group = f"i32(wg.x + wg.y * {x}u)" if y > 1 else "i32(wg.x)"
-        # A folded grid may have workgroups past the end; they redo the last one's work and store the same values.
-        e.line(f"let group = min({group}, {self.workgroups - 1});" if y > 1 else f"let group = {group};")
+        group = "group"
+        if self.past:
+            # They redo the last one's work and store the same values.
+            group = e.name("group_in_range")
+            e.line(f"let {group} = min(group, {self.workgroups - 1});")
         e.line("let lane_id = i32(lid);")
         across, down = self._tiles(s.n, t.columns), self._tiles(s.m, t.rows)
-        e.line(f"let n_tile = group % {across} * {t.columns};")
-        e.line(f"let m_tile = group / {across} % {down} * {t.rows};")
+        e.line(f"let n_tile = {group} % {across} * {t.columns};")
+        e.line(f"let m_tile = {group} / {across} % {down} * {t.rows};")
         if s.b > 1:
-            e.line(f"let b = group / {across * down};")
+            e.line(f"let b = {group} / {across * down};")
             e.variable("b", 0)
         e.line(f"let tx = lane_id % {t.tx};")
         e.line(f"let ty = lane_id / {t.tx}{f' % {t.ty}' if t.slices > 1 else ''};")

@@ -77,6 +77,13 @@ class Emitter:
         self.taken: set[str] = set()
         self._depth_of: dict[str, int] = {}
 
+    def beside(self, members: set[int]) -> Emitter:
+        """An emitter for another body of the same kernel: other statements, the same bindings and helpers."""
+        other = Emitter(self.keys, self.names, members, self.scalars, self.below, self.unproven)
+        other.bound, other.helpers = self.bound, self.helpers
+        other.taken = {b.name for b in self.bound.values()}
+        return other
+
     # -- statements ---------------------------------------------------------
 
     def line(self, text: str, depth: int | None = None) -> None:

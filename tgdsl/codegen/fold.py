@@ -57,8 +57,22 @@ class Tile:
         return self.rows * self.lanes
 
 
-def choose_tile(group: Group, *, software: bool) -> Tile:
-    """Few lanes where rows give enough parallelism, many where they do not."""
+def choose_tile(group: Group, *, software: bool, threads: int | None = None) -> Tile:
+    """Few lanes where rows give enough parallelism, many where they do not.
+
+    Args:
+        group: A fold group.
+        software: Whether barriers are dear.
+        threads: How many invocations the workgroup has, if that is given.
+    """
+    tile = _natural_tile(group, software=software)
+    if threads is None or tile.threads == threads:
+        return tile
+    lanes = min(tile.lanes, threads)
+    return Tile(threads // lanes, lanes)
+
+
+def _natural_tile(group: Group, *, software: bool) -> Tile:
     rows, fold = group.rows, group.fold
     if fold == 1:
         return Tile(64 if software or rows < 16384 else 256, 1)
@@ -112,12 +126,20 @@ class FoldKernel:
     """Writes the body of one fold group."""
 
     def __init__(
-        self, group: Group, tile: Tile, emitter: Emitter, stores: Mapping[int, list[str]], computed: set[int]
+        self,
+        group: Group,
+        tile: Tile,
+        emitter: Emitter,
+        stores: Mapping[int, list[str]],
+        computed: set[int],
+        *,
+        past: bool = False,
     ) -> None:
+        """The text may use the workgroup's number as `group`; if `past`, some lie past the last one."""
         self.group, self.tile, self.emit, self.stores = group, tile, emitter, stores
         self.phase = phases_of(group, computed)
         self.shared: list[str] = []
-        self.guarded = group.rows % tile.rows != 0 or grid(self.workgroups)[1] > 1
+        self.guarded = group.rows % tile.rows != 0 or past
 
     @property
     def workgroups(self) -> int:
@@ -134,8 +156,6 @@ class FoldKernel:
 
     def _head(self) -> None:
         e, tile, group = self.emit, self.tile, self.group
-        x, y, _ = grid(self.workgroups)
-        e.line(f"let group = i32(wg.x + wg.y * {x}u);" if y > 1 else "let group = i32(wg.x);")
         e.line("let lane_id = i32(lid);")
         across = "lane_id" if tile.lanes == 1 else "0" if tile.rows == 1 else self._split(rows=True)
         self.lane = "0" if tile.lanes == 1 else "lane_id" if tile.rows == 1 else self._split(rows=False)

@@ -20,10 +20,10 @@ from tgdsl.passes import interval, lower, split_folds
 from tgdsl.passes.fold import scalar_value
 from tgdsl.plan import Memory
 from tgdsl.program import Binding, Dispatch, Kernel, Program, Slot
-from tgdsl.schedule import Group, Schedule, partition
+from tgdsl.schedule import Schedule, bundle, partition
 
 from .emit import FLAG
-from .kernels import Draft, draft
+from .kernels import Draft, Plan, draft
 
 
 @attrs.frozen
@@ -218,43 +218,32 @@ class _Generator:
         names = {k: _short(graph, i, k) for i, k in keys.items()} | {
             k: _short(graph, i, k) for i, ks in stores.items() for k in ks
         }
-        drafts = [
-            draft(
-                graph,
-                schedule,
-                group,
-                keys=keys,
-                names=names,
-                stores=stores,
-                scalars=self.scalars,
-                unproven=self.unproven,
-                software=self.target.software,
-            )
-            for group in schedule.groups
-        ]
+        plan = Plan(graph, schedule, keys, names, stores, self.scalars, self.unproven, self.target.software)
+        bundles = bundle(schedule.groups, schedule.used, limit)
+        drafts = [draft(plan, b) for b in bundles]
         for node in self.unproven[len(self.unproven_texts) :]:
             sites = graph.sites(node)
             self.unproven_texts.append(f"\n{sites[0]}" if sites else "")
-        self._place_and_dispatch(drafts, schedule, stores, by_id)
+        self._place_and_dispatch(drafts, stores, by_id)
 
     def _place_and_dispatch(
-        self, drafts: Sequence[Draft], schedule: Schedule, stores: Mapping[int, list[str]], by_id: Mapping[int, Node]
+        self, drafts: Sequence[Draft], stores: Mapping[int, list[str]], by_id: Mapping[int, Node]
     ) -> None:
         last: dict[str, int] = {}
         for i, d in enumerate(drafts):
             for b in d.bound:
                 last[b.key] = i
         size = {k: by_id[i].type.size for i, ks in stores.items() for k in ks}
-        for i, (d, group) in enumerate(zip(drafts, schedule.groups, strict=True)):
+        for i, d in enumerate(drafts):
             for b in d.bound:
                 if b.written and b.key not in self.memory.places:
                     self.memory.take(b.key, size[b.key])
                     place = self.memory.places[b.key]
                     self.origins.setdefault(self.memory.buffers[place.buffer].name, d.name)
-            self._dispatch(d, group)
+            self._dispatch(d)
             self.memory.release(k for k, at in last.items() if at == i and k.startswith("%"))
 
-    def _dispatch(self, d: Draft, group: Group) -> None:
+    def _dispatch(self, d: Draft) -> None:
         written = {self.memory.places[b.key].buffer for b in d.bound if b.written}
         bindings: list[Binding] = []
         text = d.text

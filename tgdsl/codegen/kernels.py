@@ -1,17 +1,18 @@
-"""One group to one kernel: its text, its bindings, its grid."""
+"""One bundle to one kernel: its text, its bindings, its grid."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import attrs
 
 from tgdsl.ir import Graph, Node
-from tgdsl.schedule import Group, Schedule
+from tgdsl.schedule import Bundle, Group, Schedule
 
-from .contract import ContractionKernel, choose_tiling, sizes_of
+from .contract import ContractionKernel, Tiling, choose_tiling, sizes_of
 from .emit import Bound, Emitter
-from .fold import FoldKernel, choose_tile, grid
+from .fold import MAX_GROUPS, FoldKernel, Tile, choose_tile, grid
 from .wgsl import identifier
 
 
@@ -34,24 +35,13 @@ class Draft:
     groups: tuple[int, int, int]
 
 
-def draft(
-    graph: Graph,
-    schedule: Schedule,
-    group: Group,
-    *,
-    keys: Mapping[int, str],
-    names: Mapping[str, str],
-    stores: Mapping[int, list[str]],
-    scalars: Mapping[str, int],
-    unproven: list[Node],
-    software: bool,
-) -> Draft:
-    """Write the kernel of `group`.
+@attrs.frozen
+class Plan:
+    """What is the same for every kernel of a graph.
 
-    Args:
+    Attributes:
         graph: For sites.
         schedule: For which nodes kernels compute.
-        group: The group.
         keys: Storage key of each node that lies in memory.
         names: Names of storage keys for people.
         stores: Storage keys that each member is written to.
@@ -59,24 +49,100 @@ def draft(
         unproven: Gets the gathers whose indices may leave their table.
         software: Whether barriers are dear.
     """
-    below = graph.facts.get("below", {})
-    emitter = Emitter(keys, names, {n.id for n in group.members}, scalars, below, unproven)
-    if group.kind == "contraction":
-        tiling = choose_tiling(sizes_of(group.anchor), software=software)
-        contraction = ContractionKernel(group, tiling, emitter, stores)
-        contraction.body()
-        threads, workgroups, shared = tiling.threads, contraction.workgroups, contraction.shared
-    else:
-        tile = choose_tile(group, software=software)
-        fold = FoldKernel(group, tile, emitter, stores, schedule.computed)
-        fold.body()
-        threads, workgroups, shared = tile.threads, fold.workgroups, fold.shared
+
+    graph: Graph
+    schedule: Schedule
+    keys: Mapping[int, str]
+    names: Mapping[str, str]
+    stores: Mapping[int, list[str]]
+    scalars: Mapping[str, int]
+    unproven: list[Node]
+    software: bool
+
+
+@attrs.frozen
+class _Body:
+    """The text of one group inside of a kernel."""
+
+    lines: list[str]
+    shared: list[str]
+
+
+def draft(plan: Plan, bundle: Bundle) -> Draft:
+    """Write the kernel of `bundle`."""
+    groups = bundle.groups
+    threads = None if len(groups) == 1 else max(_tile(plan, g).threads for g in groups)
+    if threads is not None:
+        threads = 64 if threads <= 64 else 128 if threads <= 128 else 256
+    tiles = [_tile(plan, g, threads) for g in groups]
+    counts = [_workgroups(g, tile) for g, tile in zip(groups, tiles, strict=True)]
+    total = sum(counts)
+    below = plan.graph.facts.get("below", {})
+    emitter = Emitter(plan.keys, plan.names, set(), plan.scalars, below, plan.unproven)
+    bodies = [
+        _body(plan, g, tile, emitter.beside({n.id for n in g.members}), past=total > MAX_GROUPS and g is groups[-1])
+        for g, tile in zip(groups, tiles, strict=True)
+    ]
     bound = tuple(emitter.bound.values())
-    text = _module(emitter, bound, shared, threads)
-    return Draft(_name(graph, group), _header(graph, group), text, bound, grid(workgroups))
+    lines = _branches(bodies, counts, groups, grid(total)[0] if total > MAX_GROUPS else 0)
+    text = _module(emitter, bound, _merged([b.shared for b in bodies]), tiles[0].threads, lines)
+    header = "".join(_header(plan.graph, g) for g in groups)
+    return Draft(_name(plan.graph, groups), header, text, bound, grid(total))
 
 
-def _module(emitter: Emitter, bound: Sequence[Bound], shared: Sequence[str], threads: int) -> str:
+def _tile(plan: Plan, group: Group, threads: int | None = None) -> Tile | Tiling:
+    if group.kind == "contraction":
+        return choose_tiling(sizes_of(group.anchor), software=plan.software, threads=threads)
+    return choose_tile(group, software=plan.software, threads=threads)
+
+
+def _workgroups(group: Group, tile: Tile | Tiling) -> int:
+    if isinstance(tile, Tiling):
+        return tile.workgroups(sizes_of(group.anchor))
+    return -(-group.rows // tile.rows)
+
+
+def _body(plan: Plan, group: Group, tile: Tile | Tiling, emitter: Emitter, *, past: bool) -> _Body:
+    kernel: ContractionKernel | FoldKernel
+    if isinstance(tile, Tiling):
+        kernel = ContractionKernel(group, tile, emitter, plan.stores, past=past)
+    else:
+        kernel = FoldKernel(group, tile, emitter, plan.stores, plan.schedule.computed, past=past)
+    kernel.body()
+    return _Body(emitter.scopes[0].lines, kernel.shared)
+
+
+def _branches(bodies: Sequence[_Body], counts: Sequence[int], groups: Sequence[Group], row: int) -> list[str]:
+    """One body as it is; several under conditions on the workgroup's number, which all its threads share."""
+    number = f"i32(wg.x + wg.y * {row}u)" if row else "i32(wg.x)"
+    if len(bodies) == 1:
+        return [f"let group = {number};", *bodies[0].lines]
+    lines = [f"let workgroup = {number};"]
+    first = 0
+    for i, (body, count, group) in enumerate(zip(bodies, counts, groups, strict=True)):
+        condition = f"if (workgroup < {first + count}) " if i < len(bodies) - 1 else ""
+        lines.append(f"{'} else ' if i else ''}{condition}{{  // {group.members[0].op.name}")
+        lines.append(f"  let group = workgroup{f' - {first}' if first else ''};")
+        lines += ["  " + text for text in body.lines]
+        first += count
+    return [*lines, "}"]
+
+
+_SHARED = re.compile(r"var<workgroup> (\w+): array<(.+), (\d+)>;")
+
+
+def _merged(declarations: Sequence[Sequence[str]]) -> list[str]:
+    """Workgroup memory of bodies of which a workgroup runs only one: arrays of one name are one."""
+    found: dict[tuple[str, str], int] = {}
+    for text in (d for body in declarations for d in body):
+        match = _SHARED.fullmatch(text)
+        assert match is not None, text
+        name, kind, size = match.groups()
+        found[name, kind] = max(found.get((name, kind), 0), int(size))
+    return [f"var<workgroup> {name}: array<{kind}, {size}>;" for (name, kind), size in found.items()]
+
+
+def _module(emitter: Emitter, bound: Sequence[Bound], shared: Sequence[str], threads: int, body: Sequence[str]) -> str:
     lines: list[str] = []
     for i, b in enumerate(bound):
         mode = "read_write" if b.written else "read"
@@ -85,17 +151,20 @@ def _module(emitter: Emitter, bound: Sequence[Bound], shared: Sequence[str], thr
     lines += [helper.strip() for helper in emitter.helpers]
     lines.append(f"@compute @workgroup_size({threads})")
     lines.append("fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) lid: u32) {")
-    lines += ["  " + text for text in emitter.scopes[0].lines]
+    lines += ["  " + text for text in body]
     lines.append("}")
     return "\n".join(lines) + "\n"
 
 
-def _name(graph: Graph, group: Group) -> str:
+def _name(graph: Graph, groups: Sequence[Group]) -> str:
+    """After the largest op of the first body, and how many others stand beside it."""
+    group = groups[0]
     main = max(group.members, key=lambda n: n.inputs[0].type.size if n.inputs else 0)
     if group.kind == "contraction":
         main = group.anchor
     sites = graph.sites(main)
-    return identifier(f"{main.op.name}_{sites[0].short}" if sites else main.op.name, set())
+    more = f"_and_{len(groups) - 1}_more" if len(groups) > 1 else ""
+    return identifier((f"{main.op.name}_{sites[0].short}" if sites else main.op.name) + more, set())
 
 
 def _header(graph: Graph, group: Group) -> str:

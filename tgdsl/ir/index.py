@@ -175,20 +175,31 @@ def _linear(terms: dict[Atom, int], offset: int) -> Index:
 
 
 def _rejoin(kept: dict[Atom, int]) -> None:
-    """Undo a split: `c * (x // k) * k + c * (x % k)` is `c * x`."""
-    for atom, c in list(kept.items()):
-        if not isinstance(atom, Mod) or kept.get(atom) != c:
-            continue
-        whole = Div(atom.x, atom.c)
-        if kept.get(whole) != c * atom.c or atom.x.offset:
-            continue
-        del kept[atom], kept[whole]
-        for inner, k in atom.x.terms:
+    """Undo splits: `k * (x // k) + x % k` is `x`, and `k * ((x // k) % m) + x % k` is `x % (k * m)`."""
+    while (found := _split_pair(kept)) is not None:
+        low, high, joined = found
+        c = kept[low]
+        del kept[low], kept[high]
+        for inner, k in joined.terms:
             total = kept.get(inner, 0) + k * c
             if total:
                 kept[inner] = total
             else:
                 del kept[inner]
+
+
+def _split_pair(kept: dict[Atom, int]) -> tuple[Atom, Atom, Index] | None:
+    for low, c in kept.items():
+        if not isinstance(low, Mod) or low.x.offset:
+            continue
+        whole = Div(low.x, low.c)
+        if kept.get(whole) == c * low.c:
+            return low, whole, low.x
+        for high, c_high in kept.items():
+            if isinstance(high, Mod) and c_high == c * low.c and high.x == low.x // low.c:
+                joined = low.x % (low.c * high.c)
+                return None if joined.offset else (low, high, joined)
+    return None
 
 
 @lru_cache(maxsize=65536)

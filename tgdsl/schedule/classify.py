@@ -2,12 +2,14 @@
 
 Folds and contractions are always computed once. An element-wise value is stored (or kept
 in a kernel) when several consumers would repeat dear work, when a contraction would
-repeat it for every tile, or when a broadcast would repeat it along an axis.
+repeat it for every tile, when a broadcast would repeat it along an axis, or when it can be
+stored instead of the contraction that it is the only use of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from tgdsl.ir import Contraction, Gather, Graph, Leaf, Node, Pointwise, Reduction, View
 
@@ -15,6 +17,9 @@ from .access import bases
 
 DEAR = 8
 """Cost of one transcendental function."""
+
+Users: TypeAlias = dict[int, list[tuple[Node, int]]]
+"""For each node, its consumers seen through views: `(consumer, elements it looks at)`."""
 
 
 def computed_nodes(graph: Graph, roots: Sequence[Node], max_bindings: int) -> set[int]:
@@ -25,7 +30,7 @@ def computed_nodes(graph: Graph, roots: Sequence[Node], max_bindings: int) -> se
     users = _consumers(nodes)
     for node in nodes:
         open_ = node.id not in chosen and isinstance(node.op.lower, Pointwise) and node.inputs
-        if open_ and _worth_storing(node, users.get(node.id, []), chosen):
+        if open_ and _worth_storing(node, users, chosen):
             chosen.add(node.id)
         if isinstance(node.op.lower, Gather) and not isinstance(node.inputs[0].op.lower, Leaf):
             chosen.add(node.inputs[0].id)
@@ -33,9 +38,8 @@ def computed_nodes(graph: Graph, roots: Sequence[Node], max_bindings: int) -> se
     return chosen
 
 
-def _consumers(nodes: Sequence[Node]) -> dict[int, list[tuple[Node, int]]]:
-    """For each node, its consumers seen through views: `(consumer, elements it looks at)`."""
-    users: dict[int, list[tuple[Node, int]]] = {}
+def _consumers(nodes: Sequence[Node]) -> Users:
+    users: Users = {}
     for node in reversed(nodes):
         for x in dict.fromkeys(node.inputs):
             mine = users.setdefault(x.id, [])
@@ -46,20 +50,37 @@ def _consumers(nodes: Sequence[Node]) -> dict[int, list[tuple[Node, int]]]:
     return users
 
 
-def _worth_storing(node: Node, users: Sequence[tuple[Node, int]], chosen: set[int]) -> bool:
-    cost, loads = _work(node, chosen)
-    distinct = {user.id for user, _ in users}
-    if len(distinct) > 1 and (cost >= DEAR or loads >= 2):
+def _worth_storing(node: Node, users: Users, chosen: set[int]) -> bool:
+    mine = users.get(node.id, [])
+    cost, loads, bound = _work(node, chosen)
+    several = len({user.id for user, _ in mine}) > 1
+    contracted = any(isinstance(user.op.lower, Contraction) for user, _ in mine)
+    if several and (cost >= DEAR or loads >= 2):
         return True
-    if any(isinstance(user.op.lower, Contraction) for user, _ in users) and (cost >= DEAR or loads >= 3):
+    if contracted and (cost >= DEAR or loads >= 3 or bound >= 3):
         return True
-    stretched = max((size for _, size in users), default=0)
+    if (several or contracted) and bound >= 2 and _ends_contraction(node, users):
+        return True
+    stretched = max((size for _, size in mine), default=0)
     return cost >= DEAR // 2 and stretched >= 2 * node.type.size
 
 
-def _work(node: Node, chosen: set[int]) -> tuple[int, int]:
-    """Cost and loads per element of recomputing `node` from what is stored."""
+def _ends_contraction(node: Node, users: Users) -> bool:
+    """Whether a contraction of this size is used here only, so that this value can be stored in its place."""
+    for x in node.inputs:
+        while isinstance(x.op.lower, View) and x.type.size == x.inputs[0].type.size:
+            x = x.inputs[0]
+        if x.type.size != node.type.size or len({user.id for user, _ in users.get(x.id, [])}) > 1:
+            continue
+        if isinstance(x.op.lower, Contraction) or (isinstance(x.op.lower, Pointwise) and _ends_contraction(x, users)):
+            return True
+    return False
+
+
+def _work(node: Node, chosen: set[int]) -> tuple[int, int, int]:
+    """Of recomputing `node` from what is stored: cost and loads per element, and how many values are bound."""
     cost, loads = 0, 0
+    bound: set[str] = set()
     seen: set[int] = set()
     stack = [node]
     while stack:
@@ -70,11 +91,14 @@ def _work(node: Node, chosen: set[int]) -> tuple[int, int]:
         lowering = x.op.lower
         if isinstance(lowering, Leaf) or (x is not node and x.id in chosen):
             loads += x.type.size * 8 >= node.type.size
+            bound |= _storage([x])
             continue
         if isinstance(lowering, Pointwise):
             cost += lowering.cost
+        if isinstance(lowering, Gather):
+            loads += 2  # the second waits for the first
         stack.extend(x.inputs)
-    return cost, loads
+    return cost, loads, len(bound)
 
 
 def _limit_reads(nodes: Sequence[Node], chosen: set[int], most: int) -> None:

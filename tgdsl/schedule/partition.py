@@ -31,12 +31,14 @@ class Schedule:
         stored: Ids of computed nodes whose values leave their kernel.
         computed: Ids of all computed nodes.
         home: For each computed node id, its group.
+        used: For each group's id, what it binds.
     """
 
     groups: list[Group]
     stored: set[int]
     computed: set[int]
     home: Mapping[int, Group]
+    used: Mapping[int, frozenset[str]]
 
 
 def partition(
@@ -97,7 +99,8 @@ class _Partition:
             self._place(node)
         stored = {n.id for n in self.nodes if self._is_stored(n)}
         home = {i: self.groups[g] for i, g in self.home.items()}
-        return Schedule(self._ordered(), stored, self.computed, home)
+        used = {g.id: self._used(g, final=True) for g in self.groups.values()}
+        return Schedule(self._ordered(), stored, self.computed, home, used)
 
     def _place(self, node: Node) -> None:
         needed = self._needed(node)
@@ -105,7 +108,7 @@ class _Partition:
             if (node.id, group_id) in self.forbidden or not self._acyclic(group_id, needed):
                 continue
             group = self._joined(self.groups[group_id], node)
-            if group is not None and self._bindings(group) <= self.max_bindings:
+            if group is not None and len(self._used(group)) <= self.max_bindings:
                 self.groups[group_id] = group
                 self._link(group_id, needed - {group_id})
                 self.home[node.id] = group_id
@@ -165,7 +168,7 @@ class _Partition:
         home = self.home.get(node.id)
         return node.id in self.roots or any(self.home.get(n.id) != home for n in self.readers.get(node.id, []))
 
-    def _bindings(self, group: Group, *, final: bool = False) -> int:
+    def _used(self, group: Group, *, final: bool = False) -> frozenset[str]:
         mine = {n.id for n in group.members}
         used: set[str] = set()
         for n in group.members:
@@ -175,7 +178,7 @@ class _Partition:
             if self._surely_stored(n, mine, final=final):
                 tied = self.ties.get(n.id)
                 used.add(f"%{n.id}" if tied is None else f"%{tied}")
-        return len(used)
+        return frozenset(used)
 
     def _surely_stored(self, node: Node, mine: set[int], *, final: bool) -> bool:
         if node.id in self.roots:
@@ -190,7 +193,7 @@ class _Partition:
     def excess(self, schedule: Schedule) -> tuple[int, int] | None:
         """The last joint of a group that binds too much after all, or None."""
         for group in schedule.groups:
-            if self._bindings(group, final=True) <= self.max_bindings:
+            if len(schedule.used[group.id]) <= self.max_bindings:
                 continue
             if len(group.members) == 1:
                 raise LoweringError(f"{group.members[0].op.name}: reads more values than a kernel can bind")
