@@ -3,7 +3,7 @@
     python -m benchmarks.profile [--graphs gpt_char,cnn] [--top 20]
 
 Each dispatch is timed in a pass of its own, so the sum is more than a step takes. Beside each
-stands what it moves and computes: bytes counted from its bindings, flops from its contraction.
+stand the bytes of its bindings and its workgroups.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ def report(reference: Reference, engine: Any, top: int) -> str:
     for i in order:
         d = program.dispatches[i]
         moved = sum(b.nbytes for b in d.bindings)
-        lines.append(
-            f"  {i:4d} {times[i][1] / 1e3:9.1f} us {moved / 1e6:8.2f} MB {d.groups[0] * d.groups[1]:7d} groups  {d.origin}"
-        )
+        groups = d.groups[0] * d.groups[1]
+        lines.append(f"  {i:4d} {times[i][1] / 1e3:9.1f} us {moved / 1e6:8.2f} MB {groups:7d} groups  {d.origin}")
     executable.destroy()
     return "\n".join(lines)
 

@@ -34,6 +34,8 @@ class Memory:
 
     buffers: list[Buffer] = attrs.field(factory=list)
     places: dict[str, Place] = attrs.field(factory=dict)
+    live: int = 0
+    most_live: int = 0
     _free: list[int] = attrs.field(factory=list)
     _arenas: dict[str, int] = attrs.field(factory=dict)
 
@@ -61,6 +63,8 @@ class Memory:
         else:
             self._free.remove(chosen)
         self.place(key, chosen, 0, elements)
+        self.live += nbytes
+        self.most_live = max(self.most_live, self.live)
 
     def _grown(self, nbytes: int) -> int:
         return self._add(Buffer(f"scratch_{len(self.buffers)}", nbytes, "temp"))
@@ -71,6 +75,7 @@ class Memory:
             place = self.places[key]
             if self.buffers[place.buffer].kind == "temp":
                 self._free.append(place.buffer)
+                self.live -= aligned(place.nbytes)
 
     def _add(self, buffer: Buffer) -> int:
         self.buffers.append(buffer)

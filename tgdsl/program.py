@@ -103,6 +103,8 @@ class Program:
         scalars: Where each per-step scalar is written; 4 bytes each.
         outputs: Where each result lies after the step (`loss`, `output`, `capture:NAME`).
         origins: For messages: buffer name to the op, tensor and `file:line` behind it.
+        bytes_live: What the values in scratch take when they take most; no plan of this order of
+            dispatches can do with less.
     """
 
     buffers: tuple[Buffer, ...]
@@ -112,6 +114,7 @@ class Program:
     scalars: Mapping[str, Slot]
     outputs: Mapping[str, Slot]
     origins: Mapping[str, str] = attrs.field(factory=dict)
+    bytes_live: int = 0
 
     @property
     def kernel_count(self) -> int:
@@ -127,6 +130,11 @@ class Program:
     def bytes_planned(self) -> int:
         """Device memory of this program besides the arenas."""
         return sum(b.nbytes for b in self.buffers if b.kind != "arena")
+
+    @property
+    def bytes_scratch(self) -> int:
+        """The part of it that holds values between dispatches."""
+        return sum(b.nbytes for b in self.buffers if b.kind == "temp")
 
 
 @attrs.frozen

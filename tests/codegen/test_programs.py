@@ -45,6 +45,12 @@ def test_dispatches_are_within_budget(name: str) -> None:
         assert program.bytes_moved <= 1.6 * r.budget_bytes
 
 
+@pytest.mark.parametrize("name", DISPATCHES)
+def test_scratch_is_near_what_is_alive(name: str) -> None:
+    program = training_program(name)
+    assert program.bytes_live <= program.bytes_scratch <= 1.5 * program.bytes_live + 4096
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_bindings_never_alias_for_reading_and_writing(target: Target) -> None:
     program = training_program("gpt_small", target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.codegen.run import TARGETS, assert_same, on_device, on_reference, tra
 from tgdsl.autograd import gradients
 from tgdsl.ir import Graph, Tensor
 from tgdsl.passes import lower
-from tgdsl.schedule import partition
+from tgdsl.schedule import bundle, partition
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -50,6 +51,25 @@ def test_schedule_is_legal(seed: int, limit: int) -> None:
     placed = [n.id for g in schedule.groups for n in g.members]
     assert len(placed) == len(set(placed)), "a node is computed twice"
     assert {r.id for r in roots if r.inputs} <= set(placed)
+
+
+@given(seeds, st.sampled_from([4, 6, 8]))
+def test_bundles_are_legal(seed: int, limit: int) -> None:
+    graph, _ = random_graph(seed)
+    lowered, roots = lower(graph, [t.node for t in graph.outputs])
+    schedule = partition(lowered, roots, max_bindings=limit)
+    bundles = bundle(schedule.groups, schedule.used, limit)
+    done: set[int] = set()
+    for b in bundles:
+        assert all(g.before <= done for g in b.groups), "a body waits for another of its own dispatch"
+        assert len(frozenset[str]().union(*(schedule.used[g.id] for g in b.groups))) <= limit
+        done |= {g.id for g in b.groups}
+    assert sorted(g.id for b in bundles for g in b.groups) == sorted(g.id for g in schedule.groups)
+    for before, after in pairwise(bundles):
+        alone = len(before.groups) == len(after.groups) == 1
+        fits = len(schedule.used[before.groups[0].id] | schedule.used[after.groups[0].id]) <= limit
+        waits = before.groups[0].id in after.groups[0].before
+        assert not (alone and fits) or waits, "two small kernels run one after the other for no reason"
 
 
 @pytest.mark.gpu

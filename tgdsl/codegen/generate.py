@@ -89,6 +89,7 @@ class _Generator:
             scalars,
             self.outputs,
             self.origins,
+            self.memory.most_live,
         )
 
     def _scalar_table(self) -> dict[str, int]:

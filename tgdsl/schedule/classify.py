@@ -67,14 +67,19 @@ def _worth_storing(node: Node, users: Users, chosen: set[int]) -> bool:
 
 def _ends_contraction(node: Node, users: Users) -> bool:
     """Whether a contraction of this size is used here only, so that this value can be stored in its place."""
-    for x in node.inputs:
-        while isinstance(x.op.lower, View) and x.type.size == x.inputs[0].type.size:
-            x = x.inputs[0]
+    for x in map(_moved, node.inputs):
         if x.type.size != node.type.size or len({user.id for user, _ in users.get(x.id, [])}) > 1:
             continue
         if isinstance(x.op.lower, Contraction) or (isinstance(x.op.lower, Pointwise) and _ends_contraction(x, users)):
             return True
     return False
+
+
+def _moved(node: Node) -> Node:
+    """What `node` shows under views that keep every element."""
+    while isinstance(node.op.lower, View) and node.type.size == node.inputs[0].type.size:
+        node = node.inputs[0]
+    return node
 
 
 def _work(node: Node, chosen: set[int]) -> tuple[int, int, int]:
