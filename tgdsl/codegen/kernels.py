@@ -71,10 +71,10 @@ class _Body:
 def draft(plan: Plan, bundle: Bundle) -> Draft:
     """Write the kernel of `bundle`."""
     groups = bundle.groups
-    threads = None if len(groups) == 1 else max(_tile(plan, g).threads for g in groups)
+    threads = None if len(groups) == 1 else max(tile_of(plan, g).threads for g in groups)
     if threads is not None:
         threads = 64 if threads <= 64 else 128 if threads <= 128 else 256
-    tiles = [_tile(plan, g, threads) for g in groups]
+    tiles = [tile_of(plan, g, threads) for g in groups]
     counts = [_workgroups(g, tile) for g, tile in zip(groups, tiles, strict=True)]
     total = sum(counts)
     below = plan.graph.facts.get("below", {})
@@ -90,7 +90,8 @@ def draft(plan: Plan, bundle: Bundle) -> Draft:
     return Draft(_name(plan.graph, groups), header, text, bound, grid(total))
 
 
-def _tile(plan: Plan, group: Group, threads: int | None = None) -> Tile | Tiling:
+def tile_of(plan: Plan, group: Group, threads: int | None = None) -> Tile | Tiling:
+    """How a group covers its work, with workgroups of that size if one is given."""
     if group.kind == "contraction":
         return choose_tiling(sizes_of(group.anchor), software=plan.software, threads=threads)
     return choose_tile(group, software=plan.software, threads=threads)

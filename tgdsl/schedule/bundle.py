@@ -9,7 +9,7 @@ bindings that are left over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -28,13 +28,19 @@ class Bundle:
     groups: tuple[Group, ...]
 
 
-def bundle(groups: Sequence[Group], used: Mapping[int, frozenset[str]], max_bindings: int) -> list[Bundle]:
+def bundle(
+    groups: Sequence[Group],
+    used: Mapping[int, frozenset[str]],
+    max_bindings: int,
+    threads: Callable[[Group], int] = lambda _: 64,
+) -> list[Bundle]:
     """Bundle a schedule.
 
     Args:
         groups: In an order in which they may run.
         used: For each group's id, what it binds.
         max_bindings: The most storage buffers of one dispatch.
+        threads: How many invocations a group's workgroup would have by itself.
 
     Returns:
         Bundles in an order in which they may run.
@@ -46,7 +52,7 @@ def bundle(groups: Sequence[Group], used: Mapping[int, frozenset[str]], max_bind
     out: list[Bundle] = []
     while waiting:
         ready = [g for g in waiting if g.before <= done]
-        chosen = _choose(ready, used, max_bindings)
+        chosen = _choose(ready, used, max_bindings, threads)
         done |= {g.id for g in chosen}
         taken = {g.id for g in chosen}
         waiting = [g for g in waiting if g.id not in taken]
@@ -62,13 +68,17 @@ def _heights(groups: Sequence[Group]) -> dict[int, int]:
     return height
 
 
-def _choose(ready: Sequence[Group], used: Mapping[int, frozenset[str]], limit: int) -> list[Group]:
-    """The first of `ready`, and what fits beside it: the urgent first, then what binds least anew."""
+def _choose(
+    ready: Sequence[Group], used: Mapping[int, frozenset[str]], limit: int, threads: Callable[[Group], int]
+) -> list[Group]:
+    """The first of `ready`, and what fits beside it, each time what binds least anew."""
     chosen = [ready[0]]
     bound = set(used[ready[0].id])
     rest = list(ready[1:])
     while True:
-        fitting = [g for g in rest if len(bound | used[g.id]) <= limit and all(_mix(g, c) for c in chosen)]
+        fitting = [
+            g for g in rest if len(bound | used[g.id]) <= limit and all(_get_along(g, c, threads) for c in chosen)
+        ]
         if not fitting:
             return chosen
         best = min(fitting, key=lambda g: len(used[g.id] - bound))
@@ -77,12 +87,15 @@ def _choose(ready: Sequence[Group], used: Mapping[int, frozenset[str]], limit: i
         bound |= used[best.id]
 
 
-def _mix(a: Group, b: Group) -> bool:
-    """Whether two bodies do not hinder each other: a large one takes registers that a small one does not need."""
-    large = [work(g) >= LARGE_WORK for g in (a, b)]
-    if not any(large):
+def _get_along(a: Group, b: Group, threads: Callable[[Group], int]) -> bool:
+    """Whether neither of two bodies makes the other slow.
+
+    A kernel takes the registers of its hungriest body, and bodies have workgroups of one size. That
+    matters only where both compute for long.
+    """
+    if work(a) < LARGE_WORK or work(b) < LARGE_WORK:
         return True
-    return all(large) and a.kind == b.kind == "contraction" and a.anchor.type == b.anchor.type
+    return a.kind == b.kind and threads(a) == threads(b)
 
 
 def work(group: Group) -> int:

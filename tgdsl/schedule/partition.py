@@ -136,10 +136,6 @@ class _Partition:
             for other in self.readers.get(base.id, []):
                 if other.id in self.home and base.type.size * 4 >= node.type.size:
                     found.setdefault(self.home[other.id])
-        if isinstance(node.op.lower, Reduction):
-            for group in reversed(list(self.groups.values())):
-                if group.kind == "fold" and group.fold > 1:
-                    found.setdefault(group.id)
         return list(found)
 
     def _joined(self, group: Group, node: Node) -> Group | None:
