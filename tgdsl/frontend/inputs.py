@@ -54,7 +54,7 @@ class Input(Generic[X, V]):
     @overload
     def __get__(self, obj: object, owner: type, /) -> X: ...
     def __get__(self, obj: object | None, owner: type, /) -> Any:
-        return self if obj is None else obj.__dict__[TENSORS][self.name]
+        return self if obj is None else _tensors(obj)[self.name]
 
     if TYPE_CHECKING:
 
@@ -191,49 +191,62 @@ def _init(self: Any, **arrays: Any) -> None:
     for key, spec in declared.items():
         if key not in arrays:
             raise InputError(f"{name}: missing input {key!r}, declared as {spec!r}")
-    dims: dict[str, tuple[int, str]] = {}
+    dims: Sizes = {}
     for key, spec in declared.items():
         _check(name, key, spec, arrays[key], dims)
-    self.__dict__[TENSORS] = {
-        k: HeldTensor(arrays[k]) if s.dtype == "f32" else HeldIntTensor(arrays[k]) for k, s in declared.items()
-    }
     self.__dict__[ARRAYS] = dict(arrays)
     self.__dict__[DIMS] = {d: n for d, (n, _) in dims.items()}
 
 
-Sizes: TypeAlias = dict[str, tuple[int, str]]
-"""Per named dim, its size and the axis that says so."""
+def _tensors(self: Any) -> dict[str, Any]:
+    """The fields as tensors; a step looks only at the arrays, so they are made when somebody asks."""
+    found: dict[str, Any] | None = self.__dict__.get(TENSORS)
+    if found is None:
+        declared = specs(type(self))
+        found = {
+            k: (HeldTensor if declared[k].dtype == "f32" else HeldIntTensor)(a) for k, a in batch_arrays(self).items()
+        }
+        self.__dict__[TENSORS] = found
+    return found
+
+
+Sizes: TypeAlias = dict[str, tuple[int, tuple[str, int]]]
+"""Per named dim, its size, and the input and axis that say so."""
 
 
 def _check(name: str, key: str, spec: Input[Any, Any], array: object, dims: Sizes) -> None:
     numpy_dtype = NUMPY[spec.dtype]
-    expected = f"{name}.{key}: expected {spec!r}"
     if not is_array(array) or array.dtype != numpy_dtype:
         got = type(array).__name__
         if is_array(array):
             got = f"{array.dtype} array of shape {list(array.shape)}"
         hint = f"np.asarray({key}, dtype=np.{numpy_dtype.__name__})"
-        raise InputError(f"{expected}, got {got}", hint=hint)
-    shape = list(array.shape)
-    if array.ndim != len(spec.dims):
-        raise InputError(f"{expected} (rank {len(spec.dims)}), got shape {shape}")
+        raise _refused(name, key, spec, f", got {got}", hint=hint)
+    shape = array.shape
+    if len(shape) != len(spec.dims):
+        raise _refused(name, key, spec, f" (rank {len(spec.dims)}), got shape {list(shape)}")
     if not array.size:
-        raise InputError(f"{expected}, got shape {shape}; zero-size axes are not supported")
-    for axis, (want, n) in enumerate(zip(spec.dims, array.shape, strict=True)):
+        raise _refused(name, key, spec, f", got shape {list(shape)}; zero-size axes are not supported")
+    for axis, (want, n) in enumerate(zip(spec.dims, shape, strict=True)):
         if isinstance(want, str):
-            m, there = dims.setdefault(want, (n, f"{key} axis {axis}"))
+            m, there = dims.setdefault(want, (n, (key, axis)))
             if m != n:
-                raise InputError(f"{name}: dim {want!r} is {m} in {there} and {n} in {key} axis {axis}")
+                first, at = there
+                raise InputError(f"{name}: dim {want!r} is {m} in {first} axis {at} and {n} in {key} axis {axis}")
         elif want != n:
-            raise InputError(f"{expected}, got shape {shape}; axis {axis} must be {want}, is {n}")
-    _check_bound(expected, spec, array)
-
-
-def _check_bound(expected: str, spec: Input[Any, Any], array: NDArray[Any]) -> None:
+            raise _refused(name, key, spec, f", got shape {list(shape)}; axis {axis} must be {want}, is {n}")
     if spec.below is not None:
-        lo, hi = int(array.min()), int(array.max())
-        if lo < 0 or hi >= spec.below:
-            raise InputError(f"{expected}, got values from {lo} to {hi}")
+        _check_bound(name, key, spec, array)
+
+
+def _check_bound(name: str, key: str, spec: Input[Any, Any], array: NDArray[Any]) -> None:
+    lo, hi = int(array.min()), int(array.max())
+    if lo < 0 or hi >= int(spec.below or 0):
+        raise _refused(name, key, spec, f", got values from {lo} to {hi}")
+
+
+def _refused(name: str, key: str, spec: Input[Any, Any], got: str, hint: str | None = None) -> InputError:
+    return InputError(f"{name}.{key}: expected {spec!r}{got}", hint=hint)
 
 
 def _show(self: Any) -> str:
