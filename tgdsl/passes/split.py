@@ -19,6 +19,12 @@ from .fold import simplify
 LONG_FOLD = 4096
 """Terms per result from which a fold into few results is split."""
 
+TILE, THREADS_PER_TILE = 64, 1024
+"""Of a large contraction: a tile's side, and the threads that a device wants per tile to be busy."""
+
+SLICE = 256
+"""Terms that a slice of such a contraction keeps at least."""
+
 
 def split_folds(graph: Graph, roots: Sequence[Node], *, lanes: int) -> tuple[Graph, list[Node]]:
     """Split every fold that would leave most of a device of `lanes` threads idle."""
@@ -61,9 +67,14 @@ def _pieces_of_reduction(node: Node, lanes: int) -> int:
 def _pieces_of_contraction(node: Node, lanes: int) -> int:
     k = int(node.inputs[0].shape[-1])
     results = max(1, node.type.size)
-    if k < LONG_FOLD or results * 8 > lanes:
+    if k >= LONG_FOLD and results * 8 <= lanes:
+        return _divisor(k, k // 1024, results, lanes)
+    *batch, m, n = (int(d) for d in node.shape)
+    tiles = math.prod(batch) * -(-m // TILE) * -(-n // TILE)
+    if k < 4 * SLICE or min(m, n) < TILE or tiles * THREADS_PER_TILE >= lanes:
         return 0
-    return _divisor(k, k // 1024, results, lanes)
+    most = min(k // SLICE, 2 * lanes // (tiles * THREADS_PER_TILE))
+    return max((d for d in range(2, most + 1) if k % d == 0), default=0)
 
 
 def _divisor(n: int, wanted: int, results: int, lanes: int) -> int:
