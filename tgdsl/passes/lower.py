@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
-from tgdsl.ir import Decompose, Graph, Node, View, tracing
+from tgdsl.ir import Decompose, Graph, Node
 
 from .fold import simplify
+from .rebuild import rebuild
 
 
 def lower(graph: Graph, roots: Sequence[Node], *, keep: Container[str] = ()) -> tuple[Graph, list[Node]]:
@@ -37,19 +38,7 @@ def _expands(node: Node, keep: Container[str]) -> bool:
 
 
 def _round(old: Graph, roots: Sequence[Node], keep: Container[str]) -> tuple[Graph, list[Node]]:
-    new = Graph(facts=old.facts)
-    known: dict[int, Node] = {}
-    with tracing(new):
-        for node in old.reachable(roots):
-            sites = old.sites(node)
-            new.current_site = sites[0] if sites else None
-            inputs = tuple(known[n.id] for n in node.inputs)
-            known[node.id] = _one(new, node, inputs, keep)
-            for site in sites:
-                new.note_site(known[node.id], site)
-    new.current_site = None
-    new.leaves = {key: known[n.id] for key, n in old.leaves.items() if n.id in known}
-    return new, [known[n.id] for n in roots]
+    return rebuild(old, roots, lambda new, node, inputs: _one(new, node, inputs, keep))
 
 
 def _one(new: Graph, node: Node, inputs: tuple[Node, ...], keep: Container[str]) -> Node:
@@ -62,8 +51,3 @@ def _one(new: Graph, node: Node, inputs: tuple[Node, ...], keep: Container[str])
             raise TypeError(msg)
         return out
     return simplify(new, node.op, inputs, node.attrs, node.type)
-
-
-def is_view(node: Node) -> bool:
-    """Whether the node only moves elements."""
-    return isinstance(node.op.lower, View)

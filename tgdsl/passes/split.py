@@ -12,9 +12,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tgdsl.ir import REGISTRY, Contraction, Graph, Node, Reduction, tracing
+from tgdsl.ir import REGISTRY, Contraction, Graph, Node, Reduction
 
 from .fold import simplify
+from .rebuild import rebuild
 
 LONG_FOLD = 4096
 """Terms per result from which a fold into few results is split."""
@@ -28,19 +29,7 @@ SLICE = 256
 
 def split_folds(graph: Graph, roots: Sequence[Node], *, lanes: int) -> tuple[Graph, list[Node]]:
     """Split every fold that would leave most of a device of `lanes` threads idle."""
-    new = Graph(facts=graph.facts)
-    known: dict[int, Node] = {}
-    with tracing(new):
-        for node in graph.reachable(roots):
-            sites = graph.sites(node)
-            new.current_site = sites[0] if sites else None
-            inputs = tuple(known[n.id] for n in node.inputs)
-            known[node.id] = _one(new, node, inputs, lanes)
-            for site in sites:
-                new.note_site(known[node.id], site)
-    new.current_site = None
-    new.leaves = {key: known[n.id] for key, n in graph.leaves.items() if n.id in known}
-    return new, [known[n.id] for n in roots]
+    return rebuild(graph, roots, lambda new, node, inputs: _one(new, node, inputs, lanes))
 
 
 def _one(new: Graph, node: Node, inputs: tuple[Node, ...], lanes: int) -> Node:

@@ -209,8 +209,3 @@ def widen(group: Group, node: Node, is_base: IsBase) -> Group | None:
         wide.operand[node.id] = placed[1]
     wide.members.append(node)
     return wide
-
-
-def copies(node: Node) -> bool:
-    """Whether a computed node only copies: a root that is a view of something else."""
-    return isinstance(node.op.lower, View)
