@@ -161,9 +161,11 @@ def _batch_size(program: Program, dataset: DeviceDataset) -> int:
         if field is None:
             raise InputError(f"input {name!r} is missing")
         if field.shape != (slot.shape[1:] if field.picked else slot.shape):
-            raise InputError(f"input {name!r}: expected {slot.dtype}{list(slot.shape)}, got {list(field.shape)}")
+            got = f"{'rows of ' if field.picked else ''}{list(field.shape)}"
+            raise InputError(f"input {name!r}: expected {slot.dtype}{list(slot.shape)}, got {got}")
         if field.picked:
             found.add(slot.shape[0])
     if len(found) != 1:
-        raise InputError(f"inputs disagree on the number of rows: {sorted(found)}")
+        what = f"they disagree on the number of rows: {sorted(found)}" if found else "no input is split into rows"
+        raise InputError(f"inputs from a data set: {what}")
     return found.pop()
