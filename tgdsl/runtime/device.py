@@ -186,8 +186,14 @@ class Device:
         """Write after everything submitted so far."""
         # The queue's own staging was at least as fast as a buffer mapped at creation, up to 32 MiB.
         words = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data)
-        if words.nbytes:
+        if not words.nbytes:
+            return
+        try:
             self.calls.write(buffer, offset, words)
+        except DeviceError:
+            raise
+        except Exception as error:
+            raise DeviceError(f"the device refused a write: {error}") from error
 
     def read(self, buffer: Any, offset: int, nbytes: int) -> Words:
         """Read after everything submitted so far; waits."""
