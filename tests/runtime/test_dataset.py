@@ -134,3 +134,18 @@ def test_rows_and_scalars_are_one_write(wgpu_engine: WgpuEngine, monkeypatch: py
     monkeypatch.setattr(device, "write", lambda b, at, data: (written.append(data.nbytes), write(b, at, data)))
     executable.submit(steps)
     assert written == [4 * 8], "a scalar and a row number per step"
+
+
+def test_the_next_data_set_of_that_size_compiles_nothing(
+    wgpu_engine: WgpuEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executable = wgpu_engine.load(shaped(4), wgpu_engine.allocate({}), slots=1)
+    compiled: list[str] = []
+    make = wgpu_engine.device._pipeline
+    monkeypatch.setattr(wgpu_engine.device, "_pipeline", lambda k: (compiled.append(k.name), make(k))[1])
+    for start in (0.0, 10.0):
+        dataset = wgpu_engine.keep({"x": np.arange(start, start + 6, dtype=np.float32)}, {})
+        (ticket,) = executable.submit([picked(dataset, [0, 5, 1, 2])])
+        assert ticket.read()["y"].tolist() == [start + 1, start + 6, start + 2, start + 3]
+        dataset.destroy()
+    assert len(compiled) <= 1

@@ -45,6 +45,7 @@ class DeviceExecutable:
             self._commands = [[self._command(i, 0) for i in range(len(program.dispatches))]]
             self._uploads = Uploads(device, program, self.placement)
             self._feeds: WeakKeyDictionary[DeviceDataset, Feed] = WeakKeyDictionary()
+            self._last_copies: list[Any] = []
             self._results = Results(device, program, self.placement)
         except BaseException:
             self.placement.destroy()
@@ -94,9 +95,11 @@ class DeviceExecutable:
             return self._uploads
         dataset: Any = pick.dataset
         dataset.require_alive()
-        if dataset not in self._feeds:
-            self._feeds[dataset] = Feed(self.device, self.program, self.placement, dataset)
-        return self._feeds[dataset]
+        feed = self._feeds.get(dataset)
+        if feed is None:
+            feed = self._feeds[dataset] = Feed(self.device, self.program, self.placement, dataset)
+            self._last_copies = feed.pipelines  # the next data set is often of the same size
+        return feed
 
     def _submit(self, steps: Sequence[StepData], source: Uploads | Feed) -> list[DeviceTicket]:
         commands = list(source.write(steps))
@@ -130,5 +133,6 @@ class DeviceExecutable:
             self._results.destroy()
             self._commands.clear()
             self._feeds.clear()
+            self._last_copies.clear()
             self._pipelines.clear()
             self.placement.destroy()

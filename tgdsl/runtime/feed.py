@@ -61,10 +61,22 @@ class _Target:
     size: int
 
 
+@attrs.frozen
+class _Copy:
+    """One dispatch: its kernel, what it binds, its workgroups per step."""
+
+    kernel: Kernel
+    ranges: Sequence[tuple[Any, int, int]]
+    groups: int
+
+
 class Feed:
     """The copies for one executable and one data set.
 
     What the host gives is a row per step: the tables of scalars, then the numbers of the rows.
+
+    Attributes:
+        pipelines: Of its kernels; whoever holds them saves the next feed of that shape from compiling.
     """
 
     def __init__(self, device: Device, program: Program, placement: Placement, dataset: DeviceDataset) -> None:
@@ -80,21 +92,26 @@ class Feed:
         self._first = sum(tables.values())
         self._host: Words = np.zeros((placement.slots, self._first + self._batch), np.uint32)
         self._native = dataset.own(device.buffer("picked rows", self._host.nbytes))
-        self._commands: list[Command] = []
+        copies: list[_Copy] = []
         for buffer, words in tables.items():
             rows, at = placement.rows[buffer]
-            self._table(_Target(rows, at // 4, words), starts[buffer])
+            copies.append(self._table(_Target(rows, at // 4, words), starts[buffer]))
         for name, slot in program.inputs.items():
             rows, at = placement.in_row(slot)
-            self._input(name, dataset.fields[name], _Target(rows, at // 4, math.prod(slot.shape)))
+            copies += self._input(name, dataset.fields[name], _Target(rows, at // 4, math.prod(slot.shape)))
+        self.pipelines = device.pipelines([c.kernel for c in copies])
+        self._commands = [
+            device.command(c.kernel, pipeline, c.ranges, (c.groups, 1, 1))
+            for c, pipeline in zip(copies, self.pipelines, strict=True)
+        ]
 
     # -- kernels --------------------------------------------------------------
 
-    def _table(self, target: _Target, first: int) -> None:
+    def _table(self, target: _Target, first: int) -> _Copy:
         body = GIVEN.format(given=self._host.shape[1], first=first)
-        self._add("scalars", body, self._native, self._host.nbytes, target, 1)
+        return self._copy("scalars", body, self._native, self._host.nbytes, target, 1)
 
-    def _input(self, name: str, field: Field, target: _Target) -> None:
+    def _input(self, name: str, field: Field, target: _Target) -> Iterator[_Copy]:
         unit = 4 if field.width % 4 == target.at % 4 == 0 else 1
         width = field.width // unit
         for part in field.parts:
@@ -103,9 +120,9 @@ class Feed:
                 body = ROWS.format(
                     given=self._host.shape[1], first=self._first, width=width, start=part.first, rows=part.rows
                 )
-            self._add(name, body, part.native, 4 * field.width * part.rows, target, unit)
+            yield self._copy(name, body, part.native, 4 * field.width * part.rows, target, unit)
 
-    def _add(self, name: str, body: str, table: Any, nbytes: int, target: _Target, unit: int) -> None:
+    def _copy(self, name: str, body: str, table: Any, nbytes: int, target: _Target, unit: int) -> _Copy:
         size = target.size // unit
         text = COPY.format(
             name=name,
@@ -117,14 +134,12 @@ class Feed:
             body=body,
         )
         kernel = Kernel(f"copy_{name}", text, (False, False, True))
-        (pipeline,) = self._device.pipelines([kernel])
         ranges = [
             (self._native, 0, self._host.nbytes),
             (table, 0, nbytes),
             (target.rows.native, 0, self._slots * target.rows.stride),
         ]
-        groups = min(GROUPS, -(-size // THREADS))
-        self._commands.append(self._device.command(kernel, pipeline, ranges, (groups, 1, 1)))
+        return _Copy(kernel, ranges, min(GROUPS, -(-size // THREADS)))
 
     # -- steps ----------------------------------------------------------------
 
