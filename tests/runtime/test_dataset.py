@@ -149,3 +149,15 @@ def test_the_next_data_set_of_that_size_compiles_nothing(
         assert ticket.read()["y"].tolist() == [start + 1, start + 6, start + 2, start + 3]
         dataset.destroy()
     assert len(compiled) <= 1
+
+
+def test_the_first_submission_is_timed_with_picked_rows_too(
+    wgpu_engine: WgpuEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = wgpu_engine.device
+    monkeypatch.setattr(device, "limits", attrs.evolve(device.limits, software=False))
+    store = wgpu_engine.allocate({"params": 1})
+    executable = wgpu_engine.load(accumulator(), store, slots=4)
+    dataset = wgpu_engine.keep({"x": np.arange(8, dtype=np.float32)}, {})
+    tickets = executable.submit([picked(dataset, [k], rate=1.0) for k in range(8)])
+    assert [float(t.read()["seen"]) for t in tickets] == [0, 0, 1, 3, 6, 10, 15, 21]

@@ -2,7 +2,7 @@
 
 The kernels of a step do not gather. One dispatch per input copies the rows of *all* steps of a
 submission into their slots, and the program then runs as if they had been uploaded. The copy
-reads and writes a batch once (0.8 MB for 128 rows of 784, well below a microsecond on a GPU).
+reads and writes a batch once (0.8 MB for 128 rows of 784: 0.2 us at the 4 TB/s of a data-centre GPU).
 A gather inside of the kernels would put an index before every load of every kernel that reads
 an input, forwards and backwards, for each tile anew, and forbid wide loads there; a copy inside
 of the program would cost every step a dispatch per input, which a submission of 16 steps now
