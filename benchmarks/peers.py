@@ -13,22 +13,47 @@ def torch_step(reference: Reference, batch: Arrays, device: str) -> tuple[Callab
 
     fp32 without TF32; fused AdamW on CUDA.
     """
+    values = _on(batch, device)
+    train, wait = _training(reference, device)
+    return lambda: train(values), wait
+
+
+def torch_epoch(reference: Reference, data: Arrays, batch: int, device: str) -> Callable[[int], None]:
+    """So many epochs of the same graph, with the data on the device and indexed there in a shuffled order."""
+    import torch
+
+    values = _on(data, device)
+    size = len(next(iter(data.values())))
+    train, wait = _training(reference, device)
+
+    def run(epochs: int) -> None:
+        for _ in range(epochs):
+            for rows in torch.randperm(size, device=device)[: size // batch * batch].split(batch):
+                train({k: v[rows] for k, v in values.items()})
+        wait()
+
+    return run
+
+
+def _on(arrays: Arrays, device: str) -> dict[str, Any]:
+    import torch
+
+    made = {k: torch.from_numpy(v).to(device) for k, v in arrays.items()}
+    return {k: v.long() if arrays[k].dtype.kind == "i" else v for k, v in made.items()}
+
+
+def _training(reference: Reference, device: str) -> tuple[Callable[[dict[str, Any]], Any], Callable[[], None]]:
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     model, loss = _model(reference)
     model.to(device)
-    values = {
-        k: torch.from_numpy(v).to(device).long() if v.dtype.kind == "i" else torch.from_numpy(v).to(device)
-        for k, v in batch.items()
-    }
-    fused = device == "cuda"
     kind = torch.optim.AdamW if reference.name.startswith("gpt") else torch.optim.Adam
-    optimizer = kind(model.parameters(), lr=1e-3, fused=fused)
+    optimizer = kind(model.parameters(), lr=1e-3, fused=device == "cuda")
     clip = getattr(reference.optimizer, "clip_grad_norm", None)
 
-    def step() -> Any:
+    def train(values: dict[str, Any]) -> Any:
         optimizer.zero_grad(set_to_none=True)
         out = loss(model, values)
         out.backward()
@@ -41,7 +66,7 @@ def torch_step(reference: Reference, batch: Arrays, device: str) -> tuple[Callab
         if device == "cuda":
             torch.cuda.synchronize()
 
-    return step, wait
+    return train, wait
 
 
 def _model(reference: Reference) -> tuple[Any, Any]:
