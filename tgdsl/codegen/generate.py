@@ -32,13 +32,16 @@ class Target:
 
     Attributes:
         max_bindings: Storage buffers per kernel.
-        lanes: Threads that run at the same time, roughly.
         software: Whether a CPU plays the GPU: barriers are dear, cores are few.
     """
 
     max_bindings: int = 8
-    lanes: int = 131072
     software: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """Threads that run at the same time, roughly."""
+        return 1024 if self.software else 131072
 
 
 def generate(step: StepGraphs, target: Target | None = None) -> Program:

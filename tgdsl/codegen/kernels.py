@@ -75,9 +75,7 @@ class _Body:
 def draft(plan: Plan, bundle: Bundle) -> Draft:
     """Write the kernel of `bundle`."""
     groups = bundle.groups
-    threads = None if len(groups) == 1 else max(tile_of(plan, g).threads for g in groups)
-    if threads is not None:
-        threads = 64 if threads <= 64 else 128 if threads <= 128 else 256
+    threads = _common_threads(plan, groups) if len(groups) > 1 else None
     tiles = [tile_of(plan, g, threads) for g in groups]
     counts = [_workgroups(plan, g, tile) for g, tile in zip(groups, tiles, strict=True)]
     total = sum(counts)
@@ -93,6 +91,13 @@ def draft(plan: Plan, bundle: Bundle) -> Draft:
     text = _module(emitter, bound, _merged([b.shared for b in bodies]), tiles[0].threads, lines)
     header = "".join(_header(plan.graph, g) for g in groups)
     return Draft(_name(plan.graph, groups), header, text, bound, grid(total))
+
+
+def _common_threads(plan: Plan, groups: Sequence[Group]) -> int:
+    """A size of workgroups for all: what the contractions want, because folds adapt easily."""
+    kinds = [g for g in groups if g.kind == "contraction"] or groups
+    most = max(tile_of(plan, g).threads for g in kinds)
+    return next(n for n in (64, 128, 256) if n >= most or n == 256)
 
 
 def tile_of(plan: Plan, group: Group, threads: int | None = None) -> Tile | Tiling:

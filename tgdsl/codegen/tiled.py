@@ -30,12 +30,14 @@ class TiledKernel(ContractionKernel):
         e.open()
         for run in range(t.tm // WIDTH):
             e.line(f"let x{run} = tiles[kk * {t.rows // WIDTH} + ty + {run * t.ty}];")
+        if t.tm < WIDTH:
+            e.line(f"let x0 = tiles[kk * {t.rows // WIDTH} + (ty * {t.tm} >> 2u)];")
         for run in range(t.tn // WIDTH):
             e.line(f"let y{run} = tiles[{self.second} + kk * {t.columns // WIDTH} + tx + {run * t.tx}];")
         for i in range(t.tm):
+            x = f"x{i // WIDTH}.{'xyzw'[i % WIDTH]}" if t.tm >= WIDTH else f"x0[(ty * {t.tm} & 3) + {i}]"
             for j in range(t.tn):
-                x, y = (f"{v}{n // WIDTH}.{'xyzw'[n % WIDTH]}" for v, n in (("x", i), ("y", j)))
-                e.line(f"acc_{i}_{j} = fma({x}, {y}, acc_{i}_{j});")
+                e.line(f"acc_{i}_{j} = fma({x}, y{j // WIDTH}.{'xyzw'[j % WIDTH]}, acc_{i}_{j});")
         e.close(f"for (var kk = 0; kk < {t.bk}; kk++)")
 
     def _stage(self, side: str, base: int, per: int, size: int) -> None:

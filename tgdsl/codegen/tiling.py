@@ -17,6 +17,9 @@ from tgdsl.ir import Contraction, Gather, Leaf, Node, Pointwise
 from tgdsl.ir.index import Div, Index, Mod, unflatten, var
 from tgdsl.schedule.access import Ix, broadcast_index, view_source
 
+THREADS = 128
+"""Invocations of a workgroup; nearly always the same, so that bundled kernels need not adapt to each other."""
+
 BUSY = 65536
 """Threads from which a device counts as busy."""
 
@@ -121,9 +124,9 @@ def choose_tiling(s: Sizes, *, software: bool, threads: int | None = None) -> Ti
     tiles = s.b * -(-s.m // 64) * -(-s.n // 64)
     if tiles >= 96 and min(s.m, s.n, s.k) >= 32:
         return _large(s, threads)
-    if s.dear and s.k >= 16 and s.b * s.m * s.n >= 4096:
-        return _staged(s, threads or (64 if s.m <= 16 else 128))
-    return _direct(s, threads)
+    if s.dear and s.k >= 16 and min(s.m, s.n) >= 16:
+        return _staged(s, threads or THREADS)
+    return _direct(s, threads or THREADS)
 
 
 def _for_software(s: Sizes, threads: int) -> Tiling:
@@ -132,19 +135,21 @@ def _for_software(s: Sizes, threads: int) -> Tiling:
 
 
 def _large(s: Sizes, threads: int | None) -> Tiling:
-    if threads in (None, 256) and s.b * -(-s.m // 128) * -(-s.n // 128) >= 264:
+    if threads in (None, 256) and s.b * -(-s.m // 128) * -(-s.n // 128) >= 1024:
         return Tiling(8, 8, 16, 16, bk=8)
-    if threads in (None, 128):
+    if threads in (None, THREADS):
         return Tiling(8, 4, 16, 8, bk=16)
     return Tiling(4, 4, 16, threads // 16 if threads else 16, bk=16)
 
 
 def _staged(s: Sizes, threads: int) -> Tiling:
-    ty = min(16, power(-(-s.m // 4)))
-    return Tiling(4, 4, threads // ty, ty, bk=16)
+    """Sixteen threads along columns; the rows of a thread by how many rows there are."""
+    ty = threads // 16
+    return Tiling(min(8, max(2, power(-(-s.m // ty)))), 4, 16, ty, bk=16)
 
 
-def _direct(s: Sizes, threads: int | None) -> Tiling:
+def _direct(s: Sizes, threads: int) -> Tiling:
+    """As many rows per thread as leave the device busy, with the help of slices."""
     quads = s.b * s.m * -(-s.n // WIDTH)
     most = max(1, min(16, power(s.k) // 8))
     tm, slices = 1, most
@@ -154,9 +159,6 @@ def _direct(s: Sizes, threads: int | None) -> Tiling:
             tm, slices = rows, needed
             break
     tx = min(8, power(-(-s.n // WIDTH)))
-    if threads is None:
-        ty = max(1, min(256 // (slices * tx), power(-(-s.m // tm))))
-        return Tiling(tm, min(WIDTH, s.n), tx, ty, max(slices, 64 // (tx * ty)))
     ty = max(1, min(threads // (slices * tx), power(-(-s.m // tm))))
     return Tiling(tm, min(WIDTH, s.n), tx, ty, threads // (tx * ty))
 

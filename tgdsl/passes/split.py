@@ -20,11 +20,11 @@ from .rebuild import rebuild
 LONG_FOLD = 4096
 """Terms per result from which a fold into few results is split."""
 
-TILE, THREADS_PER_TILE = 64, 1024
-"""Of a large contraction: a tile's side, and the threads that a device wants per tile to be busy."""
+TILE, THREADS_PER_TILE = 64, 256
+"""Of a contraction: a tile's side, and how many of a device's threads a tile keeps busy."""
 
 SLICE = 256
-"""Terms that a slice of such a contraction keeps at least."""
+"""Terms that a slice of a contraction keeps at least."""
 
 
 def split_folds(graph: Graph, roots: Sequence[Node], *, lanes: int) -> tuple[Graph, list[Node]]:
@@ -55,14 +55,11 @@ def _pieces_of_reduction(node: Node, lanes: int) -> int:
 
 def _pieces_of_contraction(node: Node, lanes: int) -> int:
     k = int(node.inputs[0].shape[-1])
-    results = max(1, node.type.size)
-    if k >= LONG_FOLD and results * 8 <= lanes:
-        return _divisor(k, k // 1024, results, lanes)
     *batch, m, n = (int(d) for d in node.shape)
     tiles = math.prod(batch) * -(-m // TILE) * -(-n // TILE)
-    if k < 4 * SLICE or min(m, n) < TILE or tiles * THREADS_PER_TILE >= lanes:
+    most = min(k // SLICE, lanes // (tiles * THREADS_PER_TILE))
+    if k < 4 * SLICE:
         return 0
-    most = min(k // SLICE, 2 * lanes // (tiles * THREADS_PER_TILE))
     return max((d for d in range(2, most + 1) if k % d == 0), default=0)
 
 
