@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -31,7 +32,7 @@ import numpy as np
 
 from benchmarks.graphs import Reference, references
 from benchmarks.peers import find_torch, torch_facts
-from benchmarks.report import Section, options, place_of, publish
+from benchmarks.report import Section, options, place_of, progress, publish
 from tgdsl import pipeline
 
 CACHES_OFF = {
@@ -149,6 +150,9 @@ def in_process(name: str, args: argparse.Namespace) -> dict[str, Any]:
     env, root = {**os.environ, **CACHES_OFF}, Path(__file__).parent.parent
     done = subprocess.run(command, env=env, cwd=root, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    progress(
+        [name, f"{sum(found['cold'].values()):.2f} s", f"torch.compile {found['torch.compile'] or math.nan:.1f} s"]
+    )
     return found
 
 

@@ -10,6 +10,7 @@ import argparse
 import json
 import platform
 import re
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -104,6 +105,11 @@ def replaced(text: str, heading: str, body: str) -> str:
     kept = [part for i, part in enumerate(parts) if i not in at[1:]]
     kept[at[0]] = new + ("\n" if at[0] < len(kept) - 1 else "")
     return "".join(kept)
+
+
+def progress(cells: Sequence[str]) -> None:
+    """Show a row while the others are being measured."""
+    print("|", " | ".join(cells), file=sys.stderr, flush=True)
 
 
 def publish(sections: Iterable[Section], args: argparse.Namespace) -> None:

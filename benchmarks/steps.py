@@ -22,7 +22,7 @@ from benchmarks.graphs import Arrays, Reference, references
 from benchmarks.peers import find_torch, torch_facts, torch_step
 from benchmarks.peers_graph import compiled_step, graph_step
 from benchmarks.peers_jax import available, jax_facts, jax_step
-from benchmarks.report import Place, Section, options, place_of, publish
+from benchmarks.report import Place, Section, options, place_of, progress, publish
 from benchmarks.timing import Call, Pace, Runner, interleaved
 from tgdsl import Trained
 from tgdsl.pipeline import choose_engine
@@ -100,10 +100,11 @@ def measure(reference: Reference, place: Place, args: argparse.Namespace) -> Row
         last[:] = list(train.steps([held] * GROUP, read_every=GROUP))
 
     ours = Runner(OURS, group, lambda: last[-1].loss, lambda: train.step(**batch).loss, GROUP)
+    counts = train.kernel_count, train.bytes_moved / 1e6
     paces = interleaved([ours, *peers_of(reference, batch, train, place, args)], args.seconds)
-    row = Row(reference, train.kernel_count, train.bytes_moved / 1e6, first, paces)
     train.destroy()
-    return row
+    progress([reference.name, *(f"{name} {_shown(pace)} us" for name, pace in paces.items())])
+    return Row(reference, *counts, first, paces)
 
 
 def about(place: Place, args: argparse.Namespace) -> str:
