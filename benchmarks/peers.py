@@ -31,11 +31,15 @@ class Training:
     device: str
 
     def step(self) -> Any:
-        """One training step; its loss stays on the device."""
+        """One training step on the batch; its loss stays on the device."""
+        return self.step_on(self.batch)
+
+    def step_on(self, batch: dict[str, Any]) -> Any:
+        """One training step on another batch."""
         import torch
 
         self.optimizer.zero_grad(set_to_none=True)
-        out = self.loss(self.model, self.batch)
+        out = self.loss(self.model, batch)
         out.backward()
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
@@ -75,6 +79,22 @@ def torch_step(reference: Reference, batch: Arrays, device: str) -> tuple[Callab
     """A training step of the same graph on the same batch, and what waits for the device."""
     training = torch_training(reference, batch, device)
     return training.step, training.wait
+
+
+def torch_epoch(reference: Reference, data: Arrays, batch: int, device: str) -> Callable[[int], None]:
+    """So many epochs of the same graph, with the data on the device and indexed there in a shuffled order."""
+    import torch
+
+    training = torch_training(reference, data, device)
+    size = len(next(iter(data.values())))
+
+    def run(epochs: int) -> None:
+        for _ in range(epochs):
+            for rows in torch.randperm(size, device=device)[: size // batch * batch].split(batch):
+                training.step_on({k: v[rows] for k, v in training.batch.items()})
+        training.wait()
+
+    return run
 
 
 def find_torch(*, gpu: bool) -> str | None:

@@ -19,6 +19,7 @@ from tgdsl import (
     Arg,
     IntTensor,
     Linear,
+    StepResult,
     Tensor,
     Trained,
     arg,
@@ -36,6 +37,7 @@ from tgdsl.ops import argmax, cross_entropy, relu
 from tgdsl.pipeline import Backend
 
 BATCH = 64
+STEPS_PER_EPOCH = 22  # of 1437 images
 
 
 @module
@@ -99,7 +101,7 @@ def data() -> Split:
 
 
 def batches(steps: int) -> Iterator[Labeled]:
-    """Shuffled batches, epoch after epoch."""
+    """The batches of `fit`, for those who go step by step: shuffled, epoch after epoch."""
     loader = minibatches(data().train, BATCH, seed=0)
     done = 0
     while done < steps:
@@ -146,9 +148,12 @@ def main(*, short: bool = False, backend: Backend = "auto", picture: Path | None
     )
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         bar = progress.add_task("loss ...", total=steps)
-        for result in train.steps(batches(steps), read_every=10):
+
+        def show(result: StepResult) -> None:
             curve.append(result.loss)
             progress.update(bar, completed=result.step, description=f"loss {result.loss:.4f}")
+
+        train.fit(split.train, epochs=steps // STEPS_PER_EPOCH, read_every=10, callback=show)
     predicted = infer.run(x=split.x).output
     accuracy = float(np.mean(np.equal(predicted, split.y)))
     final = train.evaluate([Labeled(x=split.train.x.numpy()[:BATCH], y=split.train.y.numpy()[:BATCH])])

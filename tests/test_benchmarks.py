@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import compile as compiling
-from benchmarks import host, kernels, steps
+from benchmarks import fit, host, kernels, steps
 from benchmarks.__main__ import sections
 from benchmarks.kernel_cases import CASES
 from benchmarks.report import Section, options, publish, replaced
@@ -45,8 +45,10 @@ def test_all_of_them_print_their_tables(tmp_path: Path, capsys: pytest.CaptureFi
     assert sum(found[2]["rows"][0]["cold"].values()) > 0
 
 
-def test_host_time_prints_its_table() -> None:
+def test_the_others_print_their_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "BATCHES", 2)
     check(host.run(arguments("numpy")), 1)
+    check(fit.run(arguments("numpy")), 1)
 
 
 @pytest.mark.gpu

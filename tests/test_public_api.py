@@ -6,10 +6,11 @@ import tgdsl
 
 NAMES = """
 Adam AdamW AnyTensor Arg BoolTensor CaptureError Captures Conv2d DTypeError DeclarationError DeviceError DimError
-Embedding F32 Forward FrozenError GradientError Graph HandleError I32 Inference InputError IntTensor LayerNorm Linear
-LoweringError Minibatches NonFiniteError OpDefinitionError OptionError Param ParameterError RunResult SGD ShapeError
-StepResult Tensor TgdslError TraceError Trained arg build capture compile_forward compile_module f32 forward i32 init
-inputs lr minibatches module nn ops optim param param_if parameters repeat state tied trace trace_into update
+Embedding F32 FitResult Forward FrozenError GradientError Graph HandleError I32 Inference InputError IntTensor
+LayerNorm Linear LoweringError Minibatches NonFiniteError OpDefinitionError OptionError Param ParameterError RunResult
+SGD ShapeError StepResult Tensor TgdslError TraceError Trained arg build capture compile_forward compile_module f32
+forward i32 init inputs lr minibatches module nn ops optim param param_if parameters repeat state tied trace
+trace_into update
 """.split()
 
 MODULES = {

@@ -64,6 +64,7 @@ from .optim import SGD as SGD
 from .optim import Adam as Adam
 from .optim import AdamW as AdamW
 from .session import Captures as Captures
+from .session import FitResult as FitResult
 from .session import Inference as Inference
 from .session import RunResult as RunResult
 from .session import StepResult as StepResult

@@ -13,6 +13,7 @@ from tgdsl.errors import InputError, OptionError, int_option
 
 B = TypeVar("B")
 Arrays = Mapping[str, NDArray[Any]]
+_BY_NAME = "pass the arrays by name: minibatches({...}, batch=...)"
 
 
 class Minibatches(Generic[B]):
@@ -24,7 +25,12 @@ class Minibatches(Generic[B]):
     def __init__(self, data: Any, batch: int, *, shuffle: bool, seed: int, drop_last: bool) -> None:
         """Made by `minibatches`."""
         int_option("minibatches: batch", batch, 1)
-        self._sliced, self._whole, self._make = _parts(data)
+        by_name = isinstance(data, Mapping)
+        self._make: Any = dict if by_name else type(data)
+        self._sliced: dict[str, NDArray[Any]] = dict(data) if by_name else {}
+        self._whole: dict[str, NDArray[Any]] = {}
+        if not by_name:
+            _, self._sliced, self._whole = split_rows("minibatches", data, hint=_BY_NAME)
         sizes = {name: len(array) for name, array in self._sliced.items()}
         if len(set(sizes.values())) != 1:
             raise InputError(f"minibatches: arrays differ in length: {sizes or 'there are none'}")
@@ -47,9 +53,7 @@ class Minibatches(Generic[B]):
         return self._run(epoch)
 
     def _run(self, epoch: int) -> Iterator[B]:
-        order = np.arange(self._size)
-        if self._shuffle:
-            order = np.random.default_rng((self._seed, epoch)).permutation(self._size)
+        order = epoch_order(self._size, epoch, shuffle=self._shuffle, seed=self._seed)
         for start in range(0, len(self) * self._batch, self._batch):
             rows = order[start : start + self._batch]
             yield self._make(**{n: a[rows] for n, a in self._sliced.items()}, **self._whole)
@@ -91,18 +95,21 @@ def minibatches(
     return Minibatches(data, batch, shuffle=shuffle, seed=seed, drop_last=drop_last)
 
 
-def _parts(data: Any) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]], Any]:
-    if isinstance(data, Mapping):
-        return dict(data), {}, dict
+def epoch_order(size: int, epoch: int, *, shuffle: bool, seed: int) -> NDArray[np.int64]:
+    """The order in which an epoch, the first being 0, goes through the rows."""
+    return np.random.default_rng((seed, epoch)).permutation(size) if shuffle else np.arange(size)
+
+
+def split_rows(
+    what: str, data: Any, *, hint: str | None = None
+) -> tuple[str, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """Take an `@inputs` value apart: the named dim that counts rows, the arrays that begin with it, the others."""
     if not frontend.is_inputs(type(data)):
-        raise InputError(f"minibatches: expected an @inputs value or arrays by name, got {type(data).__name__}")
+        raise InputError(f"{what}: expected an @inputs value or arrays by name, got {type(data).__name__}")
     arrays = frontend.batch_arrays(data)
     leading = {n: spec.dims[0] if spec.dims else None for n, spec in frontend.specs(type(data)).items()}
     dim = next(iter(leading.values()))
     if not isinstance(dim, str):
-        raise InputError(
-            f"minibatches: the first input of {type(data).__name__} does not begin with a named dim",
-            hint="pass the arrays by name: minibatches({...}, batch=...)",
-        )
-    sliced = {n: a for n, a in arrays.items() if leading[n] == dim}
-    return sliced, {n: a for n, a in arrays.items() if n not in sliced}, type(data)
+        raise InputError(f"{what}: the first input of {type(data).__name__} does not begin with a named dim", hint=hint)
+    rows = {n: a for n, a in arrays.items() if leading[n] == dim}
+    return dim, rows, {n: a for n, a in arrays.items() if n not in rows}

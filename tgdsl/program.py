@@ -137,12 +137,40 @@ class Program:
         return sum(b.nbytes for b in self.buffers if b.kind == "temp")
 
 
+class Dataset(Protocol):
+    """Arrays by input name that lie where the steps run, so that a step names rows instead of bringing them."""
+
+    def destroy(self) -> None:
+        """Free the memory."""
+        ...
+
+
+@attrs.frozen
+class Pick:
+    """The inputs of one step as rows of a data set, which must all exist.
+
+    Attributes:
+        dataset: Made by the engine that runs the step.
+        rows: i32, one per row of the batch.
+    """
+
+    dataset: Dataset
+    rows: NDArray[np.int32]
+
+
 @attrs.frozen
 class StepData:
-    """What one step reads: arrays by input name, numbers by scalar name."""
+    """What one step reads: arrays by input name, numbers by scalar name.
+
+    Attributes:
+        inputs: The arrays; empty where they are picked.
+        scalars: The numbers.
+        pick: Takes the place of `inputs`.
+    """
 
     inputs: Mapping[str, NDArray[Any]]
     scalars: Mapping[str, float | int]
+    pick: Pick | None = None
 
 
 class Ticket(Protocol):
@@ -204,4 +232,13 @@ class Engine(Protocol):
 
     def allocate(self, arenas: Mapping[str, int]) -> Store:
         """Zeroed arenas of that many f32 elements each."""
+        ...
+
+    def keep(self, rows: Mapping[str, NDArray[Any]], whole: Mapping[str, NDArray[Any]]) -> Dataset:
+        """Copy a data set to where the steps run.
+
+        Args:
+            rows: The arrays of which a step picks rows, all of one length.
+            whole: The arrays that every step reads as they are.
+        """
         ...

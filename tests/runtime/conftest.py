@@ -18,4 +18,5 @@ def wgpu_engine(engine: Any, request: pytest.FixtureRequest) -> Iterator[WgpuEng
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TGDSL_PUBLIC_ENCODING", "1")
-        yield WgpuEngine()
+        made = WgpuEngine()
+    yield made  # not inside: the variable would reach the devices that other tests open

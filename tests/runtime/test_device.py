@@ -115,7 +115,9 @@ def test_device_that_never_answers_is_given_up(engine: Any, monkeypatch: Any) ->
         engine.device.wait(SimpleNamespace(done=lambda: False, pause=time.sleep))
 
 
-def test_lost_device_raises_and_does_not_hang(engine: Any) -> None:
+@pytest.mark.parametrize("public", ["0", "1"])
+def test_lost_device_raises_and_does_not_hang(engine: Any, monkeypatch: pytest.MonkeyPatch, public: str) -> None:
+    monkeypatch.setenv("TGDSL_PUBLIC_ENCODING", public)
     lost = WgpuEngine()
     store = lost.allocate({"params": 1})
     executable = lost.load(accumulator(), store)

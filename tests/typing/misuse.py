@@ -41,6 +41,10 @@ Adam(lr.LinearDecay(peak=1.0, final=0.1))  # E lr.missing
 train.with_captures.step(x=x)  # E captures.step-missing
 infer.with_captures.run(y=x)  # E captures.run-misspelt
 train.evaluate([Point(x=x)])  # E evaluate.wrong-batch-class
+train.fit(Point(x=x))  # E fit.wrong-data-class
+train.fit({"x": x, "y": x})  # E fit.dict
+train.fit(Batch(x=x, y=x), batch_size=2)  # E fit.misspelt
+train.fit(Batch(x=x, y=x), callback=lambda r: r.losss)  # E fit.callback-attr
 train.upload_params({"l1.w": wide})  # E upload.f64
 train.step(x=x, y=x)["loss"]  # E step.subscript
 compile_forward(MLP(), next_token)  # E compile_forward.wrong-model

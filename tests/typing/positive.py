@@ -22,6 +22,7 @@ from tgdsl import (
     Adam,
     Arg,
     BoolTensor,
+    FitResult,
     Graph,
     Inference,
     IntTensor,
@@ -119,6 +120,11 @@ def handles() -> None:
     assert_type(result.loss, float)
     assert_type(train.with_captures.step(x=x, y=x).captures["h"].ndim, int)
     assert_type(train.steps(batches(), read_every=2), Iterator[StepResult])
+    fitted = train.fit(Batch(x=x, y=x), epochs=2, batch=2, callback=lambda r: r.loss < 0.1)
+    assert_type(fitted, FitResult)
+    assert_type(fitted.losses, NDArray[np.float32])
+    assert_type(fitted.epoch_losses, tuple[float, ...])
+    train.fit(Batch(x=x, y=x), read_every=5, callback=lambda r: print(r.step, r.loss))
     assert_type(train.evaluate(minibatches(Batch(x=x, y=x), 2)), float)
     assert_type(train.run(x=x, y=x).output, NDArray[np.float32])
     assert_type(train.download_params(), dict[str, NDArray[np.float32]])

@@ -9,7 +9,7 @@ is clamped first, and the guard then selects.
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import attrs
@@ -21,6 +21,7 @@ from tgdsl.ir.index import Index, Var, flatten, index, of_atom
 from tgdsl.passes import interval
 from tgdsl.schedule.access import Ix, broadcast_index, view_source
 
+from .quads import quad_of
 from .wgsl import INFINITY, identifier, literal, show_index
 
 FLAG = "flag"
@@ -57,6 +58,7 @@ class Emitter:
         below: Declared bounds of integer inputs, for proofs that gathers stay inside.
         unproven: Gets the nodes of gathers whose indices may leave the table; the
             position in the list is the code that the kernel reports.
+        vectors: Storage keys whose bindings are arrays of `vec4<f32>`.
     """
 
     def __init__(
@@ -67,8 +69,9 @@ class Emitter:
         scalars: Mapping[str, int],
         below: Mapping[str, int],
         unproven: list[Node],
+        vectors: Set[str] = frozenset(),
     ) -> None:
-        self.below, self.unproven = below, unproven
+        self.below, self.unproven, self.vectors = below, unproven, vectors
         self.keys, self.names, self.members, self.scalars = keys, names, members, scalars
         self.scopes = [Scope()]
         self.depths: dict[str, int] = {}
@@ -79,7 +82,7 @@ class Emitter:
 
     def beside(self, members: set[int]) -> Emitter:
         """An emitter for another body of the same kernel: other statements, the same bindings and helpers."""
-        other = Emitter(self.keys, self.names, members, self.scalars, self.below, self.unproven)
+        other = Emitter(self.keys, self.names, members, self.scalars, self.below, self.unproven, self.vectors)
         other.bound, other.helpers = self.bound, self.helpers
         other.taken = {b.name for b in self.bound.values()}
         return other
@@ -141,7 +144,7 @@ class Emitter:
         found = self.bound.get(key)
         if found is None:
             name = identifier(self.names.get(key, key), self.taken)
-            found = self.bound[key] = Bound(name, key, STORAGE[dtype])
+            found = self.bound[key] = Bound(name, key, "vec4<f32>" if key in self.vectors else STORAGE[dtype])
         found.written |= write
         found.read |= not write
         return found.name
@@ -150,17 +153,50 @@ class Emitter:
         """Write a value of `node` to a storage."""
         name = self.binding(key, node.dtype, write=True)
         value = f"select(0u, 1u, {text})" if node.dtype == "bool" else text
-        self.line(f"{name}[{show_index(flatten(ix, node.shape))}] = {value};")
+        self.line(f"{self._element(name, key, flatten(ix, node.shape))} = {value};")
+
+    def store_quad(self, key: str, node: Node, ix: Ix, texts: Sequence[str]) -> None:
+        """Write four values of `node` that lie side by side from `ix` on."""
+        found = quad_of(flatten(ix, node.shape))
+        assert found is not None
+        name = self.binding(key, node.dtype, write=True)
+        self.line(f"{name}[{show_index(found[0])}] = vec4<f32>({', '.join(texts)});")
+
+    def _element(self, name: str, key: str, flat: Index) -> str:
+        """One element of a binding, whether or not that is an array of vectors."""
+        text = show_index(flat)
+        if key not in self.vectors:
+            return f"{name}[{text}]"
+        found = quad_of(flat)
+        if found is not None:
+            return f"{name}[{show_index(found[0])}].{'xyzw'[found[1]]}"
+        return f"{name}[({text}) >> 2u][({text}) & 3]"
 
     def _load(self, node: Node, ix: Ix) -> str:
         if node.op.name == "scalar":
             return self._scalar(node)
         flat = flatten(ix, node.shape)
-        name = self.binding(self.keys[node.id], node.dtype)
-        text = f"{name}[{show_index(flat)}]"
+        key = self.keys[node.id]
+        name = self.binding(key, node.dtype)
+        found = quad_of(flat) if key in self.vectors else None
+        if found is not None:
+            return self._component(node, name, *found)
+        text = self._element(name, key, flat)
         if node.dtype == "bool":
             text = f"({text} != 0u)"
         return self.let(f"{name}_at", text, self.depth_of_index(flat))
+
+    def _component(self, node: Node, name: str, quad: Index, component: int) -> str:
+        """One of four values that are loaded together."""
+        depth = self.depth_of_index(quad)
+        key = (-1 - node.id, (quad,))  # no node has a negative id
+        vector = next((s.known[key] for s in reversed(self.scopes) if key in s.known), None)
+        if vector is None:
+            vector = self.let(f"{name}_quad", f"{name}[{show_index(quad)}]", depth)
+            self.scopes[depth].known[key] = vector
+        text = f"{vector}.{'xyzw'[component]}"
+        self._depth_of[text] = depth
+        return text
 
     def _scalar(self, node: Node) -> str:
         text = self.scalar_text(node.attrs["name"])

@@ -10,9 +10,13 @@ import attrs
 from tgdsl.ir import Graph, Node
 from tgdsl.schedule import Bundle, Group, Schedule
 
-from .contract import ContractionKernel, Tiling, choose_tiling, sizes_of
+from .contract import ContractionKernel
+from .direct import DirectKernel
 from .emit import Bound, Emitter
 from .fold import MAX_GROUPS, FoldKernel, Tile, choose_tile, grid
+from .quads import steps_evenly, vectors_of
+from .tiled import TiledKernel
+from .tiling import WIDTH, Sizes, Tiling, choose_tiling, sizes_of
 from .wgsl import identifier
 
 
@@ -75,10 +79,11 @@ def draft(plan: Plan, bundle: Bundle) -> Draft:
     if threads is not None:
         threads = 64 if threads <= 64 else 128 if threads <= 128 else 256
     tiles = [tile_of(plan, g, threads) for g in groups]
-    counts = [_workgroups(g, tile) for g, tile in zip(groups, tiles, strict=True)]
+    counts = [_workgroups(plan, g, tile) for g, tile in zip(groups, tiles, strict=True)]
     total = sum(counts)
     below = plan.graph.facts.get("below", {})
-    emitter = Emitter(plan.keys, plan.names, set(), plan.scalars, below, plan.unproven)
+    vectors = {key for g, t in zip(groups, tiles, strict=True) for key in _vector_keys(plan, g, t)}
+    emitter = Emitter(plan.keys, plan.names, set(), plan.scalars, below, plan.unproven, vectors)
     bodies = [
         _body(plan, g, tile, emitter.beside({n.id for n in g.members}), past=total > MAX_GROUPS and g is groups[-1])
         for g, tile in zip(groups, tiles, strict=True)
@@ -93,20 +98,35 @@ def draft(plan: Plan, bundle: Bundle) -> Draft:
 def tile_of(plan: Plan, group: Group, threads: int | None = None) -> Tile | Tiling:
     """How a group covers its work, with workgroups of that size if one is given."""
     if group.kind == "contraction":
-        return choose_tiling(sizes_of(group.anchor), software=plan.software, threads=threads)
+        return choose_tiling(_sizes(plan, group), software=plan.software, threads=threads)
     return choose_tile(group, software=plan.software, threads=threads)
 
 
-def _workgroups(group: Group, tile: Tile | Tiling) -> int:
+def _sizes(plan: Plan, group: Group) -> Sizes:
+    return sizes_of(group.anchor, plan.schedule.computed)
+
+
+def _vector_keys(plan: Plan, group: Group, tile: Tile | Tiling) -> set[str]:
+    """Storage keys that the kernel accesses by vectors of four."""
+    if not isinstance(tile, Tiling):
+        return set()
+    found = vectors_of(group, _sizes(plan, group), tile, plan.schedule.computed, plan.stores)
+    return {key for i in found for key in plan.stores.get(i, [plan.keys.get(i, "")])}
+
+
+def _workgroups(plan: Plan, group: Group, tile: Tile | Tiling) -> int:
     if isinstance(tile, Tiling):
-        return tile.workgroups(sizes_of(group.anchor))
+        return tile.workgroups(_sizes(plan, group))
     return -(-group.rows // tile.rows)
 
 
 def _body(plan: Plan, group: Group, tile: Tile | Tiling, emitter: Emitter, *, past: bool) -> _Body:
     kernel: ContractionKernel | FoldKernel
     if isinstance(tile, Tiling):
-        kernel = ContractionKernel(group, tile, emitter, plan.stores, past=past)
+        kind = TiledKernel if tile.bk else DirectKernel
+        sizes = _sizes(plan, group)
+        even = tile.tn % WIDTH == 0 and steps_evenly(group, sizes.n, lambda n: n.id in plan.schedule.computed)
+        kernel = kind(group, sizes, tile, emitter, plan.stores, even=even, past=past)
     else:
         kernel = FoldKernel(group, tile, emitter, plan.stores, plan.schedule.computed, past=past)
     kernel.body()

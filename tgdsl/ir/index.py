@@ -26,6 +26,12 @@ class Index:
 
     def __add__(self, other: Index | int) -> Index:
         o = index(other)
+        if not o.terms:
+            d = o.offset
+            return Index(self.terms, self.offset + d, self.lo + d, self.hi + d) if d else self
+        if not self.terms:
+            d = self.offset
+            return Index(o.terms, o.offset + d, o.lo + d, o.hi + d) if d else o
         merged: dict[Atom, int] = dict(self.terms)
         for atom, c in o.terms:
             merged[atom] = merged.get(atom, 0) + c
@@ -41,6 +47,10 @@ class Index:
         return index(other) - self
 
     def __mul__(self, c: int) -> Index:
+        if c == 1:
+            return self
+        if c > 1:  # the order of the terms stays, and nothing new can be joined
+            return Index(tuple([(a, k * c) for a, k in self.terms]), self.offset * c, self.lo * c, self.hi * c)
         return _linear({atom: k * c for atom, k in self.terms}, self.offset * c)
 
     def __rmul__(self, c: int) -> Index:
@@ -151,58 +161,70 @@ def var(name: str, size: int) -> Index:
     return of_atom(Var(name, 0, size - 1)) if size > 1 else index(0)
 
 
+@lru_cache(maxsize=65536)
+def _name(atom: Atom) -> str:
+    return repr(atom)
+
+
 def _order(item: tuple[Atom, int]) -> tuple[int, str]:
-    return -abs(item[1]), repr(item[0])
+    return -abs(item[1]), _name(item[0])
 
 
 def _linear(terms: dict[Atom, int], offset: int) -> Index:
-    lo = hi = offset
     kept: dict[Atom, int] = {}
     for atom, c in terms.items():
-        if c == 0:
-            continue
+        lo, hi = atom.bounds
+        if lo == hi:
+            offset += lo * c
+        elif c:
+            kept[atom] = c
+    if len(kept) > 1:
+        offset += _rejoin(kept)
+    lo = hi = offset
+    for atom, c in kept.items():
         a, b = atom.bounds
-        if a == b:
-            offset += a * c
-            lo, hi = lo + a * c, hi + a * c
-            continue
-        kept[atom] = c
         lo += min(a * c, b * c)
         hi += max(a * c, b * c)
-    _rejoin(kept)
     ordered = tuple(sorted(kept.items(), key=_order)) if len(kept) > 1 else tuple(kept.items())
     return Index(ordered, offset, lo, hi)
 
 
-def _rejoin(kept: dict[Atom, int]) -> None:
-    """Undo splits: `k * (x // k) + x % k` is `x`, and `k * ((x // k) % m) + x % k` is `x % (k * m)`."""
+def _rejoin(kept: dict[Atom, int]) -> int:
+    """Undo splits: `k * (x // k) + x % k` is `x`, and `k * ((x // k) % m) + x % k` is `x % (k * m)`.
+
+    Changes `kept`, and returns the constant that comes out.
+    """
+    offset = 0
     while (found := _split_pair(kept)) is not None:
         low, high, joined = found
         c = kept[low]
         del kept[low], kept[high]
+        offset += joined.offset * c
         for inner, k in joined.terms:
             total = kept.get(inner, 0) + k * c
             if total:
                 kept[inner] = total
             else:
                 del kept[inner]
+    return offset
 
 
 def _split_pair(kept: dict[Atom, int]) -> tuple[Atom, Atom, Index] | None:
     for low, c in kept.items():
-        if not isinstance(low, Mod) or low.x.offset:
+        if not isinstance(low, Mod):
             continue
-        whole = Div(low.x, low.c)
-        if kept.get(whole) == c * low.c:
-            return low, whole, low.x
+        rest = low.x // low.c
         for high, c_high in kept.items():
-            if isinstance(high, Mod) and c_high == c * low.c and high.x == low.x // low.c:
-                joined = low.x % (low.c * high.c)
-                return None if joined.offset else (low, high, joined)
+            if c_high != c * low.c:
+                continue
+            if rest == Index(((high, 1),), 0, *high.bounds):
+                return low, high, low.x
+            if isinstance(high, Mod) and high.x == rest:
+                return low, high, low.x % (low.c * high.c)
     return None
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=262144)
 def _div(x: Index, c: int) -> Index:
     if c == 1:
         return x

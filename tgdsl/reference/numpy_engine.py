@@ -24,6 +24,7 @@ from tgdsl.passes import lower
 from tgdsl.program import StepData
 
 from .numpy_compile import Calls, compile_calls
+from .numpy_dataset import NumpyDataset, gather
 from .numpy_update import compile_update
 
 KEPT: Final = frozenset({"conv2d_input", "window_sum", "scatter_rows", "pick", "concat"})
@@ -136,8 +137,11 @@ class NumpyExecutable:
         return tickets
 
     def _run(self, data: StepData) -> NumpyTicket:
-        for name, array in self._inputs.items():
-            np.copyto(array, data.inputs[name], casting="no")
+        if data.pick is not None:
+            gather(data.pick, self._inputs)
+        else:
+            for name, array in self._inputs.items():
+                np.copyto(array, data.inputs[name], casting="no")
         for name, value in data.scalars.items():
             for scalar in self._scalars.get(name, ()):
                 scalar[()] = value
@@ -224,3 +228,7 @@ class NumpyEngine:
     def load(self, step: StepGraphs, store: NumpyStore) -> NumpyExecutable:
         """Compile a step."""
         return NumpyExecutable(step, store)
+
+    def keep(self, rows: Mapping[str, NDArray[Any]], whole: Mapping[str, NDArray[Any]]) -> NumpyDataset:
+        """A copy of a data set: arrays of which steps pick rows, and arrays that every step reads."""
+        return NumpyDataset(rows, whole)

@@ -186,8 +186,14 @@ class Device:
         """Write after everything submitted so far."""
         # The queue's own staging was at least as fast as a buffer mapped at creation, up to 32 MiB.
         words = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data)
-        if words.nbytes:
+        if not words.nbytes:
+            return
+        try:
             self.calls.write(buffer, offset, words)
+        except DeviceError:
+            raise
+        except Exception as error:
+            raise DeviceError(f"the device refused a write: {error}") from error
 
     def read(self, buffer: Any, offset: int, nbytes: int) -> Words:
         """Read after everything submitted so far; waits."""
@@ -215,14 +221,15 @@ class Device:
     def pipelines(self, kernels: Sequence[Kernel]) -> list[Any]:
         """Their pipelines; kernels of equal text share one, as long as somebody holds it."""
         keys = [(k.wgsl, k.bindings, k.trusted) for k in kernels]
-        missing = {key: k for key, k in zip(keys, kernels, strict=True) if key not in self._pipelines}
+        found = {key: self._pipelines.get(key) for key in keys}  # held, or a collection in between could drop one
+        missing = {key: k for key, k in zip(keys, kernels, strict=True) if found[key] is None}
         for kernel in missing.values():
             self._layout(kernel.bindings)
         # Drivers spend most of a compilation outside of any lock, the interpreter's too.
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             made = dict(zip(missing, pool.map(self._pipeline, missing.values()), strict=True))
         self._pipelines.update(made)
-        return [made[key] if key in made else self._pipelines[key] for key in keys]
+        return [made[key] if key in made else found[key] for key in keys]
 
     def _pipeline(self, kernel: Kernel) -> Any:
         _, layout = self._layout(kernel.bindings)

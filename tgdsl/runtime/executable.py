@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from tgdsl.errors import DeviceError, HandleError
 from tgdsl.program import Program, StepData
 
 from .calls import Command
+from .dataset import DeviceDataset
 from .device import Device
+from .feed import Feed
 from .placement import Placement
 from .readback import RING, DeviceTicket, Results
 from .store import DeviceStore
@@ -41,6 +44,8 @@ class DeviceExecutable:
             self._pipelines = device.pipelines(program.kernels)
             self._commands = [[self._command(i, 0) for i in range(len(program.dispatches))]]
             self._uploads = Uploads(device, program, self.placement)
+            self._feeds: WeakKeyDictionary[DeviceDataset, Feed] = WeakKeyDictionary()
+            self._last_copies: list[Any] = []
             self._results = Results(device, program, self.placement)
         except BaseException:
             self.placement.destroy()
@@ -73,26 +78,41 @@ class DeviceExecutable:
         """Run the steps in order, up to `slots` of them per submission; copies the arrays."""
         with self.device.lock:
             self.require_alive()
+            source = self._source(steps)
             for step in steps:
-                self._uploads.check(step)
+                source.check(step)
             tickets: list[DeviceTicket] = []
             if len(steps) > 2 and not self._paced:
-                tickets += self._pace(steps)
+                tickets += self._pace(steps, source)
             while len(tickets) < len(steps):
-                tickets += self._submit(steps[len(tickets) : len(tickets) + self.slots])
+                tickets += self._submit(steps[len(tickets) : len(tickets) + self.slots], source)
             return tickets
 
-    def _submit(self, steps: Sequence[StepData]) -> list[DeviceTicket]:
-        self._uploads.write(steps)
-        commands = [c for i in range(len(steps)) for c in self.commands(i)]
+    def _source(self, steps: Sequence[StepData]) -> Uploads | Feed:
+        """What brings the inputs of the steps of one call."""
+        pick = steps[0].pick if steps else None
+        if pick is None:
+            return self._uploads
+        dataset: Any = pick.dataset
+        dataset.require_alive()
+        feed = self._feeds.get(dataset)
+        if feed is None:
+            feed = self._feeds[dataset] = Feed(self.device, self.program, self.placement, dataset)
+            self._last_copies = feed.pipelines  # the next data set is often of the same size
+        return feed
+
+    def _submit(self, steps: Sequence[StepData], source: Uploads | Feed) -> list[DeviceTicket]:
+        commands = list(source.write(steps))
+        for i in range(len(steps)):
+            commands += self.commands(i)
         return self._results.submit(commands, len(steps))
 
-    def _pace(self, steps: Sequence[StepData]) -> list[DeviceTicket]:
+    def _pace(self, steps: Sequence[StepData], source: Uploads | Feed) -> list[DeviceTicket]:
         """Run two steps alone and time the second: the first may wait for the driver's compiler."""
-        tickets = self._submit(steps[:1])
+        tickets = self._submit(steps[:1], source)
         self.device.finish()
         start = time.perf_counter()
-        tickets += self._submit(steps[1:2])
+        tickets += self._submit(steps[1:2], source)
         self.device.finish()
         self.slots = max(1, min(self.slots, int(LONGEST / (time.perf_counter() - start))))
         self._paced = True
@@ -112,5 +132,7 @@ class DeviceExecutable:
             self._alive = False
             self._results.destroy()
             self._commands.clear()
+            self._feeds.clear()
+            self._last_copies.clear()
             self._pipelines.clear()
             self.placement.destroy()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tgdsl.errors import InputError
 from tgdsl.program import Program, Slot, StepData
 
-from .calls import Words
+from .calls import Command, Words
 from .device import Device
 from .placement import GATHERED, Placement, Rows
 from .readback import FLAG
@@ -54,12 +54,12 @@ class Uploads:
                 self._direct.append((name, slot, rows, at))
             else:
                 self._packed.append((name, _Packed(self._host(rows), slot, size, at // 4)))
-        # The flag is the device's own: kernels report through it, and each step starts it at 0.
         self._scalars: list[tuple[str, Words, int, bool]] = []
+        given = scalars_of(program)
         for name, slot in program.scalars.items():
             rows, at = placement.in_row(slot)
-            host = self._host(rows)
-            if name != FLAG and name not in program.outputs:
+            host = self._host(rows)  # also where there is but the flag, which starts at 0
+            if name in given:
                 self._scalars.append((name, host, at // 4, slot.dtype == "f32"))
 
     def _host(self, rows: Rows) -> Words:
@@ -79,22 +79,37 @@ class Uploads:
                 got = f"{array.dtype}{list(array.shape)}"
                 raise InputError(f"input {name!r}: expected {slot.dtype}{list(slot.shape)}, got {got}")
         for name, _, _, _ in self._scalars:
-            if name not in step.scalars:
-                raise InputError(f"scalar {name!r} is missing")
+            check_scalar(name, step)
 
-    def write(self, steps: Sequence[StepData]) -> None:
-        """Write the inputs of checked steps to the slots 0, 1, ..."""
+    def write(self, steps: Sequence[StepData]) -> Sequence[Command]:
+        """Write the inputs of checked steps to the slots 0, 1, ...; no commands are needed for it."""
         for i, step in enumerate(steps):
             for name, packed in self._packed:
                 _pack(packed, i, step.inputs[name])
             for name, host, at, is_float in self._scalars:
-                value: Any = step.scalars[name]
-                host[i, at] = np.float32(value).view(np.uint32) if is_float else int(value) & 0xFFFFFFFF
+                host[i, at] = word(step.scalars[name], is_float=is_float)
             for name, slot, rows, at in self._direct:
                 array = _stored(step.inputs[name], slot)
                 self._device.write(rows.native, i * rows.stride + at, array)
         for rows, host in self._hosts.values():
             self._device.write(rows.native, 0, host[: len(steps)])
+        return ()
+
+
+def scalars_of(program: Program) -> dict[str, Slot]:
+    """The scalars that the host gives; the flag is the device's own, through which kernels report."""
+    return {n: s for n, s in program.scalars.items() if n != FLAG and n not in program.outputs}
+
+
+def check_scalar(name: str, step: StepData) -> None:
+    """Refuse a step without that scalar."""
+    if name not in step.scalars:
+        raise InputError(f"scalar {name!r} is missing")
+
+
+def word(value: Any, *, is_float: bool) -> Any:
+    """A scalar as the device stores it."""
+    return np.float32(value).view(np.uint32) if is_float else int(value) & 0xFFFFFFFF
 
 
 def _pack(packed: _Packed, step: int, array: NDArray[Any]) -> None:

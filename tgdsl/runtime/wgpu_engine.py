@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
+
+from numpy.typing import NDArray
 
 from tgdsl.program import Program
 
+from .dataset import DeviceDataset
 from .device import Device, Limits
 from .executable import DeviceExecutable
 from .store import DeviceStore
@@ -42,6 +45,11 @@ class WgpuEngine:
         """Zeroed arenas of that many f32 elements each."""
         with self.device.lock:
             return DeviceStore(self.device, arenas)
+
+    def keep(self, rows: Mapping[str, NDArray[Any]], whole: Mapping[str, NDArray[Any]]) -> DeviceDataset:
+        """A data set in device memory: arrays of which steps pick rows, and arrays that every step reads."""
+        with self.device.lock:
+            return DeviceDataset(self.device, rows, whole)
 
     def load(self, program: Program, store: DeviceStore, slots: int = 8) -> DeviceExecutable:
         """Make a program ready to run; up to `slots` steps go into one submission."""

@@ -108,12 +108,17 @@ class Pending:
                 self._outcome = error
             self._ticket = None
 
-    def _values(self) -> Mapping[str, NDArray[Any]]:
+    def unchecked(self) -> Mapping[str, NDArray[Any]]:
+        """The results, by name, of a step that may not have been finite: to read many and then ask once."""
         self.settle()
         outcome = self._outcome
         if isinstance(outcome, BaseException):
             raise outcome
         assert outcome is not None
+        return outcome
+
+    def _values(self) -> Mapping[str, NDArray[Any]]:
+        outcome = self.unchecked()
         if self._check is not None:
             # Not inside settle: the check takes the lock of the device, which a caller of settle may hold.
             self._check()

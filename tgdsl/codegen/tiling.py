@@ -1,0 +1,166 @@
+"""How workgroups cover the result of a contraction.
+
+Two families. *Direct* tilings read operands straight from memory, four columns to a thread, and
+split the contracted axis over slices of the workgroup: small contractions need many small
+workgroups, and software adapters are slow at barriers. *Tiled* ones stage both operands in
+workgroup memory, each element once: for large contractions, and for operands that are dear to
+address, such as the windows of a convolution.
+"""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+
+from tgdsl.ir import Contraction, Gather, Leaf, Node, Pointwise
+from tgdsl.ir.index import Div, Index, Mod, unflatten, var
+from tgdsl.schedule.access import Ix, broadcast_index, view_source
+
+BUSY = 65536
+"""Threads from which a device counts as busy."""
+
+WIDTH = 4
+"""Consecutive elements that a thread takes at a time, so that loads and stores can be vectors."""
+
+
+@attrs.frozen
+class Sizes:
+    """A contraction's sizes, batch axes merged, and whether its operands should be staged."""
+
+    b: int
+    m: int
+    n: int
+    k: int
+    dear: bool = False
+
+
+@attrs.frozen
+class Tiling:
+    """How a workgroup covers the result.
+
+    Attributes:
+        tm: Rows per thread.
+        tn: Columns per thread.
+        tx: Threads along columns.
+        ty: Threads along rows.
+        slices: Slices of the contracted axis inside the workgroup (direct only).
+        bk: Terms staged at a time; 0 in a direct tiling.
+    """
+
+    tm: int
+    tn: int
+    tx: int
+    ty: int
+    slices: int = 1
+    bk: int = 0
+
+    @property
+    def threads(self) -> int:
+        """Invocations per workgroup."""
+        return self.tx * self.ty * self.slices
+
+    @property
+    def rows(self) -> int:
+        """Rows of the result per workgroup."""
+        return self.tm * self.ty
+
+    @property
+    def columns(self) -> int:
+        """Columns of the result per workgroup."""
+        return self.tn * self.tx
+
+    def workgroups(self, s: Sizes) -> int:
+        """How many workgroups cover the result."""
+        return s.b * -(-s.m // self.rows) * -(-s.n // self.columns)
+
+
+def sizes_of(node: Node, computed: set[int]) -> Sizes:
+    """The sizes of a contraction node in a graph whose kernels store `computed`."""
+    *batch, m, k = (int(d) for d in node.inputs[0].shape)
+    n = int(node.shape[-1])
+    lead = unflatten(var("b", math.prod(batch)), batch)
+    dear = _is_dear(node.inputs[0], (*lead, var("m", m), var("k", k)), computed)
+    dear = dear or _is_dear(node.inputs[1], (*lead, var("k", k), var("n", n)), computed)
+    return Sizes(math.prod(batch), m, n, k, dear)
+
+
+def _is_dear(node: Node, ix: Ix, computed: set[int]) -> bool:
+    """Whether finding an element of an operand takes divisions, bounds or other loads."""
+    lowering = node.op.lower
+    if isinstance(lowering, (Leaf, Contraction)) or node.id in computed:
+        return any(_divides(i) for i in ix)
+    if isinstance(lowering, Gather):
+        return True
+    if isinstance(lowering, Pointwise):
+        return any(_is_dear(x, broadcast_index(ix, x.shape), computed) for x in node.inputs)
+    source = view_source(node, ix)
+    if any(e.lo < lo or e.hi >= hi for e, lo, hi in source.inside):
+        return True
+    return _is_dear(node.inputs[0], source.index, computed)
+
+
+def _divides(i: Index) -> bool:
+    """Whether a loop would divide; by a power of two it only shifts."""
+    return any(
+        isinstance(atom, (Div, Mod)) and atom.c & (atom.c - 1) and atom.variables() & {"m", "n", "k"}
+        for atom, _ in i.terms
+    )
+
+
+def choose_tiling(s: Sizes, *, software: bool, threads: int | None = None) -> Tiling:
+    """A tiling by the size of the problem.
+
+    Args:
+        s: The problem.
+        software: Whether a CPU plays the GPU.
+        threads: How many invocations the workgroup has, if that is given.
+    """
+    if software:
+        return _for_software(s, threads or 64)
+    tiles = s.b * -(-s.m // 64) * -(-s.n // 64)
+    if tiles >= 96 and min(s.m, s.n, s.k) >= 32:
+        return _large(s, threads)
+    if s.dear and s.k >= 16 and s.b * s.m * s.n >= 4096:
+        return _staged(s, threads or (64 if s.m <= 16 else 128))
+    return _direct(s, threads)
+
+
+def _for_software(s: Sizes, threads: int) -> Tiling:
+    tx = 8 if s.n > WIDTH else 1
+    return Tiling(min(4, s.m), min(WIDTH, s.n), tx, threads // tx)
+
+
+def _large(s: Sizes, threads: int | None) -> Tiling:
+    if threads in (None, 256) and s.b * -(-s.m // 128) * -(-s.n // 128) >= 264:
+        return Tiling(8, 8, 16, 16, bk=8)
+    if threads in (None, 128):
+        return Tiling(8, 4, 16, 8, bk=16)
+    return Tiling(4, 4, 16, threads // 16 if threads else 16, bk=16)
+
+
+def _staged(s: Sizes, threads: int) -> Tiling:
+    ty = min(16, power(-(-s.m // 4)))
+    return Tiling(4, 4, threads // ty, ty, bk=16)
+
+
+def _direct(s: Sizes, threads: int | None) -> Tiling:
+    quads = s.b * s.m * -(-s.n // WIDTH)
+    most = max(1, min(16, power(s.k) // 8))
+    tm, slices = 1, most
+    for rows in (4, 2, 1):
+        needed = power(-(-BUSY * rows // quads))
+        if rows <= s.m and needed <= most:
+            tm, slices = rows, needed
+            break
+    tx = min(8, power(-(-s.n // WIDTH)))
+    if threads is None:
+        ty = max(1, min(256 // (slices * tx), power(-(-s.m // tm))))
+        return Tiling(tm, min(WIDTH, s.n), tx, ty, max(slices, 64 // (tx * ty)))
+    ty = max(1, min(threads // (slices * tx), power(-(-s.m // tm))))
+    return Tiling(tm, min(WIDTH, s.n), tx, ty, threads // (tx * ty))
+
+
+def power(n: int) -> int:
+    """The smallest power of two that is at least `n`."""
+    return 1 << max(0, n - 1).bit_length()
