@@ -46,7 +46,7 @@ def test_all_of_them_print_their_tables(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_the_others_print_their_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "BATCHES", 2)
+    monkeypatch.setattr(fit, "BATCHES", 16)
     check(host.run(arguments("numpy")), 1)
     check(fit.run(arguments("numpy")), 1)
 
