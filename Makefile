@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
-.PHONY: help demo test coverage lint types vulkan clean
+.PHONY: help demo test coverage lint types bench vulkan clean
 
 help:
 	@echo "make demo      set up, and train the digits classifier"
@@ -15,6 +15,7 @@ help:
 	@echo "make coverage  the tests with branch coverage"
 	@echo "make lint      ruff and the import contracts"
 	@echo "make types     mypy and pyright"
+	@echo "make bench     the benchmarks, into benchmarks/RESULTS.md (PyTorch, if it is installed, stands beside)"
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -32,6 +33,9 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks --write benchmarks/RESULTS.md $(ARGS)
 
 # The stamps are older than pyproject.toml when its dependencies may have changed.
 

@@ -9,10 +9,11 @@ import argparse
 import contextlib
 import io
 import time
-from pathlib import Path
 from typing import Any
 
+from benchmarks.report import Section, options, place_of, publish
 from examples import char_transformer, digits, digits_cnn, sine, xor
+from tgdsl.pipeline import choose_engine
 
 EXAMPLES: dict[str, tuple[Any, str]] = {
     "xor": (xor, "worst error"),
@@ -40,31 +41,29 @@ def _wait(results: list[Any]) -> float:
     return float(results[-1])
 
 
-def main() -> None:
+def run(args: argparse.Namespace) -> Section:
     """Run all of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="auto", choices=["auto", "wgpu", "numpy"])
-    parser.add_argument("--short", action="store_true")
-    parser.add_argument("--write", type=Path, help="append the table to this file")
-    args = parser.parse_args()
-    lines = ["| example | result | dispatches | MB moved | steps per second |", "|---|---|---|---|---|"]
-    about = ""
+    place = place_of(choose_engine(args.backend))
+    lines, rows = [], []
     for name, (example, what) in EXAMPLES.items():
         with contextlib.redirect_stdout(io.StringIO()):
             result = example.main(short=args.short, backend=args.backend)
         value = getattr(result, "accuracy", result)
         rate, train = speed(example, args.backend)
-        about = train.device
-        lines.append(
-            f"| `{name}` | {what} {value:.4f} | {train.kernel_count} | {train.bytes_moved / 1e6:.2f} | {rate:.0f} |"
-        )
-        print(lines[-1], flush=True)
+        counts = [str(train.kernel_count), f"{train.bytes_moved / 1e6:.2f}"]
+        lines.append([f"`{name}`", f"{what} {value:.4f}", *counts, f"{rate:.0f}"])
+        rows.append({"example": name, what: float(value), "steps_per_second": rate})
         train.destroy()
-    text = f"\n## {time.strftime('%Y-%m-%d')}: examples\n\n{about}.\n\n" + "\n".join(lines) + "\n"
-    print(text)
-    if args.write is not None:
-        with args.write.open("a", encoding="utf-8") as file:
-            file.write(text)
+    head = ["example", "result", "dispatches", "MB moved", "steps per second"]
+    return Section("Examples", place, "Batches are made beforehand", head, lines, rows)
+
+
+def main() -> None:
+    """Measure, print, and perhaps write."""
+    parser = options(__doc__)
+    parser.add_argument("--short", action="store_true", help="train for a moment only")
+    args = parser.parse_args()
+    publish([run(args)], args)
 
 
 if __name__ == "__main__":

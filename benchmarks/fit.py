@@ -14,16 +14,17 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 
 from benchmarks.graphs import Arrays, Reference, references
-from benchmarks.peers import torch_epoch
-from benchmarks.steps import GROUP, find_torch, torch_facts
+from benchmarks.peers import find_torch, torch_epoch, torch_facts
+from benchmarks.report import Section, options, place_of, publish
+from benchmarks.steps import GROUP
 from tgdsl import minibatches
+from tgdsl.pipeline import choose_engine
 
 BATCHES = 64
 """Batches in the data set."""
@@ -85,7 +86,7 @@ def data_of(reference: Reference) -> Arrays:
     return {name: np.concatenate([b[name] for b in made]) for name in made[0]}
 
 
-def measure(reference: Reference, backend: Any, seconds: float, torch_device: str | None) -> str:
+def measure(reference: Reference, backend: Any, seconds: float, torch_device: str | None) -> list[str]:
     """One row of the table."""
     train = reference.compile(backend)
     device = getattr(train._weights.engine, "device", None)
@@ -120,44 +121,34 @@ def measure(reference: Reference, backend: Any, seconds: float, torch_device: st
     host, whole, uploaded = middle["fit"]
     host_steps, whole_steps, uploaded_steps = middle["steps"]
     torch = f"{middle['torch'][1]:.0f}" if "torch" in middle else "-"
-    sent = "- | -"  # NumPy reads its arrays where they are
+    sent = ["-", "-"]  # NumPy reads its arrays where they are
     if device is not None:
-        sent = f"{uploaded - once / (epochs['fit'] * BATCHES):,.0f} | {uploaded_steps:,.0f}"
-    return (
-        f"| `{reference.name}` | {host:.0f} | {host_steps:.0f} | {whole:.0f} | {whole_steps:.0f} | {torch} "
-        f"| {sent} | {once / 1e6:.1f} |"
-    )
+        sent = [f"{uploaded - once / (epochs['fit'] * BATCHES):,.0f}", f"{uploaded_steps:,.0f}"]
+    times = [f"{us:.0f}" for us in (host, host_steps, whole, whole_steps)]
+    return [f"`{reference.name}`", *times, torch, *sent, f"{once / 1e6:.1f}"]
 
 
 def _medians(spent: list[Spent]) -> tuple[float, ...]:
     return tuple(map(statistics.median, zip(*map(attrs.astuple, spent), strict=True)))
 
 
+def run(args: argparse.Namespace) -> Section:
+    """Measure the chosen graphs."""
+    place = place_of(choose_engine(args.backend))
+    device = None if args.no_peers else find_torch(gpu=place.gpu)
+    rows = [measure(references()[name], args.backend, args.seconds, device) for name in args.graphs.split(",")]
+    about = f"{torch_facts(device)}. {BATCHES} batches of data, medians of 3 interleaved runs"
+    head = ["graph", "fit: host us/step", "steps(minibatches)", "fit: us/step", "steps(minibatches)"]
+    head += ["PyTorch, data on device", "fit: bytes uploaded/step", "steps(minibatches)", "once, MB"]
+    return Section("Data on the device", place, about, head, rows, [dict(zip(head, row, strict=True)) for row in rows])
+
+
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="auto", choices=["auto", "wgpu", "numpy"])
-    parser.add_argument("--graphs", default="mlp_sin,mlp_mnist,cnn,gpt_small")
-    parser.add_argument("--seconds", type=float, default=0.5)
-    parser.add_argument("--write", type=Path, help="append the table to this file")
+    """Measure, print, and perhaps write."""
+    parser = options(__doc__)
+    parser.set_defaults(graphs="mlp_sin,mlp_mnist,cnn,gpt_small")
     args = parser.parse_args()
-    torch_device = find_torch()
-    chosen = [references()[name] for name in args.graphs.split(",")]
-    probe = chosen[0].compile(args.backend)
-    about = f"{probe.device}; {torch_facts(torch_device)}; {BATCHES} batches of data, medians of 3 interleaved runs"
-    probe.destroy()
-    print(about)
-    lines = [
-        "| graph | fit: host us/step | steps(minibatches) | fit: us/step | steps(minibatches) "
-        "| PyTorch, data on device | fit: bytes uploaded/step | steps(minibatches) | once, MB |",
-        "|" + "---|" * 9,
-    ]
-    lines += [measure(r, args.backend, args.seconds, torch_device) for r in chosen]
-    table = "\n".join(lines)
-    print(table)
-    if args.write is not None:
-        with args.write.open("a", encoding="utf-8") as file:
-            file.write(f"\n## {time.strftime('%Y-%m-%d')}: data on the device\n\n{about}.\n\n{table}\n")
+    publish([run(args)], args)
 
 
 if __name__ == "__main__":

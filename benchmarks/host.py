@@ -12,17 +12,18 @@ import argparse
 import statistics
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.graphs import references
+from benchmarks.report import Section, options, place_of, publish
+from tgdsl.pipeline import choose_engine
 
 GROUP = 16
 
 
-def host_microseconds(train: Any, held: Any, rounds: int = 40) -> float:
+def host_microseconds(train: Any, held: Any, rounds: int) -> float:
     """Median host time per step of submissions of `GROUP` steps."""
     took: list[float] = []
     for _ in range(rounds):
@@ -33,45 +34,47 @@ def host_microseconds(train: Any, held: Any, rounds: int = 40) -> float:
     return statistics.median(took)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="auto", choices=["auto", "wgpu", "numpy"])
-    parser.add_argument("--graphs", default="mlp_sin,mlp_mnist,gpt_small")
-    parser.add_argument("--write", type=Path, help="append the table to this file")
-    args = parser.parse_args()
-    lines = ["| graph | host us/step | beside a busy thread | slowdown |", "|---|---|---|---|"]
-    about = ""
+def measured(name: str, backend: Any, rounds: int) -> tuple[float, float]:
+    """Host time of one graph, alone and beside a busy thread."""
+    reference = references()[name]
+    train = reference.compile(backend)
+    held = reference.loss.inputs(**reference.batch(np.random.default_rng(0)))
+    host_microseconds(train, held, 3)
+    alone = host_microseconds(train, held, rounds)
+    stop = threading.Event()
+
+    def busy() -> None:
+        n = 0
+        while not stop.is_set():
+            n += 1
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    beside = host_microseconds(train, held, rounds)
+    stop.set()
+    thread.join()
+    train.destroy()
+    return alone, beside
+
+
+def run(args: argparse.Namespace) -> Section:
+    """Measure the chosen graphs."""
+    place = place_of(choose_engine(args.backend))
+    lines, rows = [], []
     for name in args.graphs.split(","):
-        reference = references()[name]
-        train = reference.compile(args.backend)
-        about = train.device
-        held = reference.loss.inputs(**reference.batch(np.random.default_rng(0)))
-        host_microseconds(train, held, 3)
-        alone = host_microseconds(train, held)
-        stop = threading.Event()
+        alone, beside = measured(name, args.backend, max(1, int(80 * args.seconds)))
+        lines.append([f"`{name}`", f"{alone:.1f}", f"{beside:.1f}", f"{beside / alone:.2f}x"])
+        rows.append({"graph": name, "alone": alone, "beside": beside})
+    head = ["graph", "host us/step", "beside a busy thread", "slowdown"]
+    return Section("Host time", place, f"{GROUP} steps per submission", head, lines, rows)
 
-        def busy(stop: threading.Event = stop) -> None:
-            n = 0
-            while not stop.is_set():
-                n += 1
 
-        thread = threading.Thread(target=busy)
-        thread.start()
-        beside = host_microseconds(train, held)
-        stop.set()
-        thread.join()
-        train.destroy()
-        lines.append(f"| `{name}` | {alone:.1f} | {beside:.1f} | {beside / alone:.2f}x |")
-    text = (
-        f"\n## {time.strftime('%Y-%m-%d')}: host time\n\n{about}; {GROUP} steps per submission.\n\n"
-        + "\n".join(lines)
-        + "\n"
-    )
-    print(text)
-    if args.write is not None:
-        with args.write.open("a", encoding="utf-8") as file:
-            file.write(text)
+def main() -> None:
+    """Measure, print, and perhaps write."""
+    parser = options(__doc__)
+    parser.set_defaults(graphs="mlp_sin,mlp_mnist,gpt_small")
+    args = parser.parse_args()
+    publish([run(args)], args)
 
 
 if __name__ == "__main__":

@@ -5,68 +5,115 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
+
 from benchmarks.graphs import Arrays, Reference
 
 
-def torch_step(reference: Reference, batch: Arrays, device: str) -> tuple[Callable[[], Any], Callable[[], None]]:
-    """A training step of the same graph on the same batch, and what waits for the device.
+@attrs.frozen
+class Training:
+    """A model in PyTorch with what trains it, and one batch on its device.
 
-    fp32 without TF32; fused AdamW on CUDA.
+    Attributes:
+        model: The model.
+        loss: Of the model and a batch.
+        batch: The batch.
+        optimizer: The optimizer.
+        clip: The gradient's largest norm.
+        device: `cpu` or `cuda`.
     """
-    values = _on(batch, device)
-    train, wait = _training(reference, device)
-    return lambda: train(values), wait
+
+    model: Any
+    loss: Callable[[Any, Any], Any]
+    batch: dict[str, Any]
+    optimizer: Any
+    clip: float | None
+    device: str
+
+    def step(self) -> Any:
+        """One training step on the batch; its loss stays on the device."""
+        return self.step_on(self.batch)
+
+    def step_on(self, batch: dict[str, Any]) -> Any:
+        """One training step on another batch."""
+        import torch
+
+        self.optimizer.zero_grad(set_to_none=True)
+        out = self.loss(self.model, batch)
+        out.backward()
+        if self.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        return out
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        import torch
+
+        if self.device == "cuda":
+            torch.cuda.synchronize()
 
 
-def torch_epoch(reference: Reference, data: Arrays, batch: int, device: str) -> Callable[[int], None]:
-    """So many epochs of the same graph, with the data on the device and indexed there in a shuffled order."""
-    import torch
+def torch_training(reference: Reference, batch: Arrays, device: str, *, capturable: bool = False) -> Training:
+    """The same graph on the same batch: fp32 without TF32, fused optimizer on CUDA.
 
-    values = _on(data, device)
-    size = len(next(iter(data.values())))
-    train, wait = _training(reference, device)
-
-    def run(epochs: int) -> None:
-        for _ in range(epochs):
-            for rows in torch.randperm(size, device=device)[: size // batch * batch].split(batch):
-                train({k: v[rows] for k, v in values.items()})
-        wait()
-
-    return run
-
-
-def _on(arrays: Arrays, device: str) -> dict[str, Any]:
-    import torch
-
-    made = {k: torch.from_numpy(v).to(device) for k, v in arrays.items()}
-    return {k: v.long() if arrays[k].dtype.kind == "i" else v for k, v in made.items()}
-
-
-def _training(reference: Reference, device: str) -> tuple[Callable[[dict[str, Any]], Any], Callable[[], None]]:
+    `capturable`: the optimizer keeps its step counter on the device, as a CUDA graph needs it.
+    """
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     model, loss = _model(reference)
     model.to(device)
+    values = {
+        k: torch.from_numpy(v).to(device).long() if v.dtype.kind == "i" else torch.from_numpy(v).to(device)
+        for k, v in batch.items()
+    }
     kind = torch.optim.AdamW if reference.name.startswith("gpt") else torch.optim.Adam
-    optimizer = kind(model.parameters(), lr=1e-3, fused=device == "cuda")
+    optimizer = kind(model.parameters(), lr=1e-3, fused=device == "cuda", capturable=capturable)
     clip = getattr(reference.optimizer, "clip_grad_norm", None)
+    return Training(model, loss, values, optimizer, clip, device)
 
-    def train(values: dict[str, Any]) -> Any:
-        optimizer.zero_grad(set_to_none=True)
-        out = loss(model, values)
-        out.backward()
-        if clip is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        return out
 
-    def wait() -> None:
-        if device == "cuda":
-            torch.cuda.synchronize()
+def torch_step(reference: Reference, batch: Arrays, device: str) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """A training step of the same graph on the same batch, and what waits for the device."""
+    training = torch_training(reference, batch, device)
+    return training.step, training.wait
 
-    return train, wait
+
+def torch_epoch(reference: Reference, data: Arrays, batch: int, device: str) -> Callable[[int], None]:
+    """So many epochs of the same graph, with the data on the device and indexed there in a shuffled order."""
+    import torch
+
+    training = torch_training(reference, data, device)
+    size = len(next(iter(data.values())))
+
+    def run(epochs: int) -> None:
+        for _ in range(epochs):
+            for rows in torch.randperm(size, device=device)[: size // batch * batch].split(batch):
+                training.step_on({k: v[rows] for k, v in training.batch.items()})
+        training.wait()
+
+    return run
+
+
+def find_torch(*, gpu: bool) -> str | None:
+    """The device that PyTorch has to offer beside a GPU, or beside a CPU; None without PyTorch."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return "cuda" if gpu and torch.cuda.is_available() else "cpu"
+
+
+def torch_facts(device: str | None) -> str:
+    """Which PyTorch, on what."""
+    if device is None:
+        return "PyTorch is not there"
+    import torch
+
+    where = torch.cuda.get_device_name() if device == "cuda" else f"the CPU with {torch.get_num_threads()} threads"
+    return f"PyTorch {torch.__version__} on {where}, fp32 without TF32"
 
 
 def _model(reference: Reference) -> tuple[Any, Any]:

@@ -1,148 +1,140 @@
-"""Time training steps of the reference graphs beside PyTorch, in one process, interleaved.
+"""Time training steps of the reference graphs beside other frameworks, in one process, interleaved.
 
-    python -m benchmarks.steps [--backend auto|wgpu|numpy] [--graphs mlp_sin,cnn] [--seconds 1.0] [--write]
+    python -m benchmarks.steps [--backend auto|wgpu|numpy] [--graphs mlp_sin,cnn] [--compile] [--jax]
+                               [--seconds 0.5] [--write benchmarks/RESULTS.md] [--json FILE]
 
-Prints the adapter's name, dispatches and bytes per step (counted from the program), median
-microseconds per step without and with reading the loss, and ratios; `--write` appends to
-`benchmarks/RESULTS.md`. A software adapter is named as what it is.
+Beside PyTorch eager: its CUDA graph of the whole step on a GPU, torch.compile with `--compile`, and
+JAX with `--jax`. Each cell shows microseconds per step when nothing is read, and in parentheses when
+every loss is read. A ratio is the peer's time by ours: above 1, tgdsl is faster.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
-from benchmarks.graphs import Reference, references
+from benchmarks.graphs import Arrays, Reference, references
+from benchmarks.peers import find_torch, torch_facts, torch_step
+from benchmarks.peers_graph import compiled_step, graph_step
+from benchmarks.peers_jax import available, jax_facts, jax_step
+from benchmarks.report import Place, Section, options, place_of, progress, publish
+from benchmarks.timing import Call, Pace, Runner, interleaved
 from tgdsl import Trained
+from tgdsl.pipeline import choose_engine
 
 GROUP = 16
-"""Steps per submission in the column without a loss read."""
+"""Steps per submission when nothing is read."""
+
+OURS = "tgdsl"
 
 
-@attrs.define
+@attrs.frozen
 class Row:
-    """What was measured of one graph; microseconds."""
+    """What was measured of one graph."""
 
-    name: str
+    reference: Reference
     dispatches: int
     megabytes: float
-    budget: int
-    compile_seconds: float
-    free: list[float] = attrs.field(factory=list)
-    read: list[float] = attrs.field(factory=list)
-    torch_free: list[float] = attrs.field(factory=list)
-    torch_read: list[float] = attrs.field(factory=list)
+    first_step: float
+    paces: dict[str, Pace]
+
+    def cells(self, peers: Sequence[str]) -> list[str]:
+        """The row of the table."""
+        ours = self.paces[OURS]
+        counts = [f"{self.dispatches} ({self.reference.budget})", f"{self.megabytes:.1f}", f"{self.first_step:.2f}"]
+        cells = [f"`{self.reference.name}`", *counts, _shown(ours)]
+        for name in peers:
+            peer = self.paces.get(name)
+            ratio = f"{peer.free / ours.free:.2f}x ({peer.read / ours.read:.2f}x)" if peer else "-"
+            cells += [_shown(peer) if peer else "-", ratio]
+        return cells
+
+    def plain(self) -> dict[str, Any]:
+        """The row for other programs."""
+        microseconds = {name: attrs.asdict(pace) for name, pace in self.paces.items()}
+        counts = {"dispatches": self.dispatches, "budget": self.reference.budget, "megabytes": self.megabytes}
+        timings = {"first_step_seconds": self.first_step, "microseconds": microseconds}
+        return {"graph": self.reference.name, **counts, **timings}
 
 
-def timed(step: Callable[[], Any], finish: Callable[[], Any], seconds: float) -> float:
-    """Microseconds per call over about `seconds`, the wait for the device included."""
-    step()
-    finish()
+def _shown(pace: Pace) -> str:
+    return f"{pace.free:.0f} ({pace.read:.0f})"
+
+
+def peers_of(reference: Reference, batch: Arrays, train: Any, place: Place, args: argparse.Namespace) -> list[Runner]:
+    """The other frameworks that are there and asked for."""
+    found: list[Runner] = []
+    device = None if args.no_peers else find_torch(gpu=place.gpu)
+    if device is not None:
+        found.append(peer("PyTorch eager", *torch_step(reference, batch, device)))
+    if device == "cuda":
+        found.append(peer("CUDA graph", *graph_step(reference, batch)))
+    if device is not None and args.compile:
+        found.append(peer("torch.compile", *compiled_step(reference, batch, device)))
+    if args.jax and available():
+        found.append(peer("JAX jit", *jax_step(reference, batch, train.download_params(), gpu=place.gpu)))
+    return found
+
+
+def peer(name: str, step: Call, wait: Call) -> Runner:
+    """Another framework's step, whose loss turns into a number when it is read."""
+    return Runner(name, step, wait, lambda: step().item())
+
+
+def measure(reference: Reference, place: Place, args: argparse.Namespace) -> Row:
+    """Every framework in turn, three times."""
+    batch = reference.batch(np.random.default_rng(0))
     start = time.perf_counter()
-    step()
-    finish()
-    once = max(1e-5, time.perf_counter() - start)
-    n = max(2, min(400, int(seconds / once)))
-    start = time.perf_counter()
-    for _ in range(n):
-        step()
-    finish()
-    return (time.perf_counter() - start) / n * 1e6
-
-
-def measure(reference: Reference, backend: Any, seconds: float, torch_device: str | None) -> Row:
-    """Interleave both frameworks three times."""
-    rng = np.random.default_rng(0)
-    batch = reference.batch(rng)
-    start = time.perf_counter()
-    train: Trained[Any, Any, Any] = reference.compile(backend)
+    train: Trained[Any, Any, Any] = reference.compile(args.backend)
     float(train.step(**batch))
-    row = Row(
-        reference.name, train.kernel_count, train.bytes_moved / 1e6, reference.budget, time.perf_counter() - start
-    )
+    first = time.perf_counter() - start
     held = reference.loss.inputs(**batch)
     last: list[Any] = []
 
     def group() -> None:
+        while train.steps_done % GROUP:  # a submission ends where a result is read, at multiples of `read_every`
+            train.step(**batch)
         last[:] = list(train.steps([held] * GROUP, read_every=GROUP))
 
-    peer: tuple[Callable[[], Any], Callable[[], None]] | None = None
-    if torch_device is not None:
-        from benchmarks.peers import torch_step
-
-        peer = torch_step(reference, batch, torch_device)
-    for _ in range(3):
-        row.free.append(timed(group, lambda: last[-1].loss, seconds) / GROUP)
-        row.read.append(timed(lambda: train.step(**batch).loss, lambda: None, seconds))
-        if peer is not None:
-            row.torch_free.append(timed(*peer, seconds))
-            row.torch_read.append(timed(lambda: peer[0]().item(), lambda: None, seconds))
+    ours = Runner(OURS, group, lambda: last[-1].loss, lambda: train.step(**batch).loss, GROUP)
+    counts = train.kernel_count, train.bytes_moved / 1e6
+    paces = interleaved([ours, *peers_of(reference, batch, train, place, args)], args.seconds)
     train.destroy()
-    return row
+    progress([reference.name, *(f"{name} {_shown(pace)} us" for name, pace in paces.items())])
+    return Row(reference, *counts, first, paces)
 
 
-def table(rows: list[Row]) -> str:
-    """The rows as Markdown."""
-    head = (
-        "| graph | dispatches (budget) | MB moved | first step, s | tgdsl us/step | with loss read "
-        "| PyTorch eager us/step | with loss read | ratio | ratio, loss read |"
-    )
-    lines = [head, "|" + "---|" * 10]
-    for r in rows:
-        median = [statistics.median(x) if x else float("nan") for x in (r.free, r.read, r.torch_free, r.torch_read)]
-        lines.append(
-            f"| `{r.name}` | {r.dispatches} ({r.budget}) | {r.megabytes:.1f} | {r.compile_seconds:.2f} "
-            f"| {median[0]:.0f} | {median[1]:.0f} | {median[2]:.0f} | {median[3]:.0f} | {median[2] / median[0]:.2f}x "
-            f"| {median[3] / median[1]:.2f}x |"
-        )
-    return "\n".join(lines)
+def about(place: Place, args: argparse.Namespace) -> str:
+    """What the numbers mean."""
+    facts = [] if args.no_peers else [torch_facts(find_torch(gpu=place.gpu))]
+    facts += [jax_facts()] if args.jax and available() else []
+    facts.append(f"Medians of 3 interleaved runs, {GROUP} steps per submission; in parentheses with every loss read")
+    facts.append("tgdsl uploads the batch in every step, the peers' batch lies on their device")
+    return ". ".join(facts)
 
 
-def torch_facts(device: str | None) -> str:
-    """Which PyTorch, on what."""
-    if device is None:
-        return "PyTorch is not installed here, so there is no peer"
-    import torch
-
-    where = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    return f"PyTorch {torch.__version__} eager on {where}, fp32 without TF32"
-
-
-def find_torch() -> str | None:
-    """The device that PyTorch can use, or None without PyTorch."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def run(args: argparse.Namespace) -> Section:
+    """Measure the chosen graphs."""
+    place = place_of(choose_engine(args.backend))
+    rows = [measure(references()[name], place, args) for name in args.graphs.split(",")]
+    peers = [name for name in rows[0].paces if name != OURS]
+    calls = "NumPy calls (dispatches' budget)" if place.about.startswith("numpy") else "dispatches (budget)"
+    head = ["graph", calls, "MB moved", "first step, s", "tgdsl, us"]
+    for name in peers:
+        head += [f"{name}, us", "ratio"]
+    lines = [r.cells(peers) for r in rows]
+    return Section("Training steps", place, about(place, args), head, lines, [r.plain() for r in rows])
 
 
 def main() -> None:
     """Measure, print, and perhaps write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="auto", choices=["auto", "wgpu", "numpy"])
-    parser.add_argument("--graphs", default=",".join(references()))
-    parser.add_argument("--seconds", type=float, default=0.5)
-    parser.add_argument("--write", type=Path, help="append the table to this file")
-    args = parser.parse_args()
-    device = find_torch()
-    chosen = [references()[name] for name in args.graphs.split(",")]
-    probe = chosen[0].compile(args.backend)
-    about = f"{probe.device}; {torch_facts(device)}; medians of 3 interleaved runs, {GROUP} steps per submission"
-    probe.destroy()
-    print(about)
-    rows = [measure(r, args.backend, args.seconds, device) for r in chosen]
-    print(table(rows))
-    if args.write is not None:
-        with args.write.open("a", encoding="utf-8") as file:
-            file.write(f"\n## {time.strftime('%Y-%m-%d')}: training steps\n\n{about}.\n\n{table(rows)}\n")
+    args = options(__doc__).parse_args()
+    publish([run(args)], args)
 
 
 if __name__ == "__main__":

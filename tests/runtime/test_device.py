@@ -16,7 +16,7 @@ from tgdsl.errors import DeviceError
 from tgdsl.program import Kernel
 from tgdsl.runtime import device as module
 from tgdsl.runtime.device import open_device
-from tgdsl.runtime.profile import profile
+from tgdsl.runtime.profile import elapsed, profile
 from tgdsl.runtime.wgpu_engine import WgpuEngine
 
 pytestmark = pytest.mark.gpu
@@ -156,7 +156,11 @@ def test_each_dispatch_can_be_timed(engine: Any) -> None:
     times = profile(executable, step(x=F4))
     if "timestamp-query" not in engine.device.features:
         assert times is None
+        assert elapsed(executable, step(x=F4)) is None
         return
     assert times is not None
     assert [origin for origin, _ in times] == ["add_0", "add_1", "add_2"]
     assert all(0 <= ns < 1e9 for _, ns in times)
+    whole = elapsed(executable, step(x=F4), calls=3)
+    assert whole is not None
+    assert 0 <= whole < 1e9
