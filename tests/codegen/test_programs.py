@@ -168,9 +168,9 @@ def test_concat_of_any_number(engine: Any, n: int) -> None:
 
 @pytest.mark.gpu
 def test_grids_beyond_one_dimension_lose_nothing(engine: Any) -> None:
-    feeds = {"x": np.arange(65535 * 64 + 77, dtype=np.float32).reshape(-1, 1)}
+    feeds = {"x": np.arange(65535 * 256 + 77, dtype=np.float32).reshape(-1, 1)}
     graph = traced(lambda x: x + 1.0, feeds)
-    software = Target(software=True)  # 64 threads per workgroup
+    software = Target(software=True)  # 64 threads per workgroup, four elements each
     assert program_of(graph, software).dispatches[0].groups[1] == 2
     (got,) = on_device(engine, graph, feeds, software)
     np.testing.assert_array_equal(got, feeds["x"] + 1.0)

@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from tgdsl.ir import Node
-from tgdsl.ir.index import Index, Var, flatten, index, of_atom, unflatten, var
+from tgdsl.ir.index import Index, Var, index, of_atom, unflatten, var
 from tgdsl.schedule.access import Ix
 from tgdsl.schedule.group import Group
 
 from .emit import Emitter
-from .quads import quad_of
 from .tiling import WIDTH, Sizes, Tiling
 from .wgsl import show_index
 
@@ -173,19 +171,10 @@ class ContractionKernel:
             e.know(self.node, own[self.node.id], text, len(e.scopes) - 1)
         for node in self.group.members:
             for key in self.stores.get(node.id, ()):
-                self._store(key, node, [own[node.id] for own in owns])
+                places = [own[node.id] for own in owns]
+                e.store_run(key, node, places, [e.value(node, ix) for ix in places])
         e.close(f"if ({' && '.join(conditions)})" if conditions else "")
 
     def _own(self, row: Coordinate, column: Coordinate) -> dict[int, Ix]:
         values = {"m": row.index, "n": column.index}
         return {i: tuple(c.substitute(values) for c in ix) for i, ix in self.group.own.items()}
-
-    def _store(self, key: str, node: Node, places: Sequence[Ix]) -> None:
-        texts = [self.emit.value(node, ix) for ix in places]
-        quads = [quad_of(flatten(ix, node.shape)) for ix in places]
-        whole = [(quads[0][0], i) for i in range(WIDTH)] if quads[0] is not None else []
-        if key in self.emit.vectors and quads == whole:
-            self.emit.store_quad(key, node, places[0], texts)
-            return
-        for ix, text in zip(places, texts, strict=True):
-            self.emit.store(key, node, ix, text)

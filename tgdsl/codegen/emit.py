@@ -22,6 +22,7 @@ from tgdsl.passes import interval
 from tgdsl.schedule.access import Ix, broadcast_index, view_source
 
 from .quads import quad_of
+from .tiling import WIDTH
 from .wgsl import INFINITY, identifier, literal, show_index
 
 FLAG = "flag"
@@ -155,12 +156,15 @@ class Emitter:
         value = f"select(0u, 1u, {text})" if node.dtype == "bool" else text
         self.line(f"{self._element(name, key, flatten(ix, node.shape))} = {value};")
 
-    def store_quad(self, key: str, node: Node, ix: Ix, texts: Sequence[str]) -> None:
-        """Write four values of `node` that lie side by side from `ix` on."""
-        found = quad_of(flatten(ix, node.shape))
-        assert found is not None
-        name = self.binding(key, node.dtype, write=True)
-        self.line(f"{name}[{show_index(found[0])}] = vec4<f32>({', '.join(texts)});")
+    def store_run(self, key: str, node: Node, places: Sequence[Ix], texts: Sequence[str]) -> None:
+        """Write values of `node`: as a vector where they fill one."""
+        quads = [quad_of(flatten(ix, node.shape)) for ix in places] if key in self.vectors else []
+        if len(quads) == WIDTH and quads[0] is not None and quads == [(quads[0][0], i) for i in range(WIDTH)]:
+            name = self.binding(key, node.dtype, write=True)
+            self.line(f"{name}[{show_index(quads[0][0])}] = vec4<f32>({', '.join(texts)});")
+            return
+        for ix, text in zip(places, texts, strict=True):
+            self.store(key, node, ix, text)
 
     def _element(self, name: str, key: str, flat: Index) -> str:
         """One element of a binding, whether or not that is an array of vectors."""

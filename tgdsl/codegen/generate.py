@@ -23,7 +23,7 @@ from tgdsl.program import Binding, Dispatch, Kernel, Program, Slot
 from tgdsl.schedule import Schedule, bundle, partition
 
 from .emit import FLAG
-from .kernels import Draft, Plan, draft, tile_of
+from .kernels import Draft, Plan, draft
 
 
 @attrs.frozen
@@ -223,7 +223,7 @@ class _Generator:
             k: _short(graph, i, k) for i, ks in stores.items() for k in ks
         }
         plan = Plan(graph, schedule, keys, names, stores, self.scalars, self.unproven, self.target.software)
-        bundles = bundle(schedule.groups, schedule.used, limit, lambda g: tile_of(plan, g).threads)
+        bundles = bundle(schedule.groups, schedule.used, limit, lambda g: plan.tile(g).threads)
         drafts = [draft(plan, b) for b in bundles]
         for node in self.unproven[len(self.unproven_texts) :]:
             sites = graph.sites(node)

@@ -13,7 +13,7 @@ from tgdsl.schedule import Bundle, Group, Schedule
 from .contract import ContractionKernel
 from .direct import DirectKernel
 from .emit import Bound, Emitter
-from .fold import MAX_GROUPS, FoldKernel, Tile, choose_tile, grid
+from .fold import MAX_GROUPS, FoldKernel, Tile, choose_tile, evened, grid, vectors_of_fold
 from .quads import steps_evenly, vectors_of
 from .tiled import TiledKernel
 from .tiling import WIDTH, Sizes, Tiling, choose_tiling, sizes_of
@@ -62,6 +62,26 @@ class Plan:
     scalars: Mapping[str, int]
     unproven: list[Node]
     software: bool
+    _tiles: dict[tuple[int, int | None], Tile | Tiling] = attrs.field(factory=dict, init=False)
+    _sizes: dict[int, Sizes] = attrs.field(factory=dict, init=False)
+
+    def tile(self, group: Group, threads: int | None = None) -> Tile | Tiling:
+        """How a group covers its work, with workgroups of that size if one is given."""
+        found = self._tiles.get((group.id, threads))
+        if found is None:
+            found = self._tiles[group.id, threads] = self._choose(group, threads)
+        return found
+
+    def _choose(self, group: Group, threads: int | None) -> Tile | Tiling:
+        if group.kind == "contraction":
+            return choose_tiling(self.sizes(group), software=self.software, threads=threads)
+        return evened(group, choose_tile(group, software=self.software, threads=threads), self.schedule.computed)
+
+    def sizes(self, group: Group) -> Sizes:
+        """The sizes of a contraction group."""
+        if group.id not in self._sizes:
+            self._sizes[group.id] = sizes_of(group.anchor, self.schedule.computed)
+        return self._sizes[group.id]
 
 
 @attrs.frozen
@@ -76,7 +96,7 @@ def draft(plan: Plan, bundle: Bundle) -> Draft:
     """Write the kernel of `bundle`."""
     groups = bundle.groups
     threads = _common_threads(plan, groups) if len(groups) > 1 else None
-    tiles = [tile_of(plan, g, threads) for g in groups]
+    tiles = [plan.tile(g, threads) for g in groups]
     counts = [_workgroups(plan, g, tile) for g, tile in zip(groups, tiles, strict=True)]
     total = sum(counts)
     below = plan.graph.facts.get("below", {})
@@ -96,41 +116,32 @@ def draft(plan: Plan, bundle: Bundle) -> Draft:
 def _common_threads(plan: Plan, groups: Sequence[Group]) -> int:
     """A size of workgroups for all: what the contractions want, because folds adapt easily."""
     kinds = [g for g in groups if g.kind == "contraction"] or groups
-    most = max(tile_of(plan, g).threads for g in kinds)
+    most = max(plan.tile(g).threads for g in kinds)
     return next(n for n in (64, 128, 256) if n >= most or n == 256)
-
-
-def tile_of(plan: Plan, group: Group, threads: int | None = None) -> Tile | Tiling:
-    """How a group covers its work, with workgroups of that size if one is given."""
-    if group.kind == "contraction":
-        return choose_tiling(_sizes(plan, group), software=plan.software, threads=threads)
-    return choose_tile(group, software=plan.software, threads=threads)
-
-
-def _sizes(plan: Plan, group: Group) -> Sizes:
-    return sizes_of(group.anchor, plan.schedule.computed)
 
 
 def _vector_keys(plan: Plan, group: Group, tile: Tile | Tiling) -> set[str]:
     """Storage keys that the kernel accesses by vectors of four."""
-    if not isinstance(tile, Tiling):
-        return set()
-    found = vectors_of(group, _sizes(plan, group), tile, plan.schedule.computed, plan.stores)
+    computed, stores = plan.schedule.computed, plan.stores
+    if isinstance(tile, Tiling):
+        found = vectors_of(group, plan.sizes(group), tile, computed, stores)
+    else:
+        found = vectors_of_fold(group, tile, computed, stores)
     return {key for i in found for key in plan.stores.get(i, [plan.keys.get(i, "")])}
 
 
 def _workgroups(plan: Plan, group: Group, tile: Tile | Tiling) -> int:
     if isinstance(tile, Tiling):
-        return tile.workgroups(_sizes(plan, group))
-    return -(-group.rows // tile.rows)
+        return tile.workgroups(plan.sizes(group))
+    return -(-group.rows // tile.covered)
 
 
 def _body(plan: Plan, group: Group, tile: Tile | Tiling, emitter: Emitter, *, past: bool) -> _Body:
     kernel: ContractionKernel | FoldKernel
     if isinstance(tile, Tiling):
         kind = TiledKernel if tile.bk else DirectKernel
-        sizes = _sizes(plan, group)
-        even = tile.tn % WIDTH == 0 and steps_evenly(group, sizes.n, lambda n: n.id in plan.schedule.computed)
+        sizes = plan.sizes(group)
+        even = tile.tn % WIDTH == 0 and steps_evenly(group, "n", sizes.n, lambda n: n.id in plan.schedule.computed)
         kernel = kind(group, sizes, tile, emitter, plan.stores, even=even, past=past)
     else:
         kernel = FoldKernel(group, tile, emitter, plan.stores, plan.schedule.computed, past=past)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tgdsl.ir import Node
+from tgdsl.ir import Contraction, Node
 from tgdsl.ir.index import Index, flatten, index, of_atom, unflatten, var
 from tgdsl.schedule.access import IsBase, Ix, reads, reads_of
 from tgdsl.schedule.group import Group
@@ -42,46 +42,60 @@ def vectors_of(group: Group, s: Sizes, t: Tiling, computed: set[int], stored: Ma
         for axis, size in axes:
             if stepping[axis] and size % WIDTH == 0:
                 at = [(*batch, *(_stepped(x, i) if a == axis else var(a, x) for a, x in axes)) for i in (0, 1)]
-                found |= _side_by_side(*(reads_of(operand, ix, is_base) for ix in at))
-    if t.slices == 1 and stepping["n"] and steps_evenly(group, s.n, is_base):
-        found |= _side_by_side(*(_results(group, {"n": _stepped(s.n, i)}, stored, is_base) for i in (0, 1)))
+                found |= side_by_side(*(reads_of(operand, ix, is_base) for ix in at))
+    if t.slices == 1 and stepping["n"] and steps_evenly(group, "n", s.n, is_base):
+        found |= vectors_along(group, "n", s.n, is_base, stored)
     return found
 
 
-def steps_evenly(group: Group, size: int, is_base: IsBase) -> bool:
-    """Whether the epilogue of a contraction can be written for columns `4 * q + i`.
+def steps_evenly(group: Group, axis: str, size: int, is_base: IsBase) -> bool:
+    """Whether a group can be written for coordinates `4 * q + i` of an axis.
 
-    Views in between may divide the column; what they make of it need not simplify to the
+    Views in between may divide the coordinate; what they make of it need not simplify to the
     same expression then, and a member would not be recognised as the value that was just computed.
     """
     if size % WIDTH:
         return False
     for i in range(WIDTH):
-        values = {"n": _stepped(size, i)}
-        own = {id_: tuple(c.substitute(values) for c in ix) for id_, ix in group.own.items()}
+        values = {axis: _stepped(size, i)}
+        own = {id_: _moved(ix, values) for id_, ix in group.own.items()}
         for node in group.members:
-            if node is not group.anchor and any(
-                own.get(base.id, ix) != ix for base, ix in reads(node, own[node.id], is_base)
-            ):
+            if any(own.get(base.id, ix) != ix for base, ix in _read_by(group, node, values, is_base)):
                 return False
     return True
+
+
+def vectors_along(group: Group, axis: str, size: int, is_base: IsBase, stored: Mapping[int, object]) -> set[int]:
+    """Ids of the nodes whose storage the members of a group access by vectors along an axis."""
+
+    def accesses(i: int) -> Accesses:
+        values = {axis: _stepped(size, i)}
+        for node in group.members:
+            yield from _read_by(group, node, values, is_base)
+            if node.id in stored:
+                yield node, _moved(group.own[node.id], values)
+
+    return side_by_side(accesses(0), accesses(1))
+
+
+def _moved(ix: Ix, values: dict[str, Index]) -> Ix:
+    return tuple(i.substitute(values) for i in ix)
+
+
+def _read_by(group: Group, node: Node, values: dict[str, Index], is_base: IsBase) -> Accesses:
+    """What a member reads; the operands of a contraction are read elsewhere."""
+    if node.id in group.operand:
+        return reads_of(node.inputs[0], _moved(group.operand[node.id], values), is_base)
+    if isinstance(node.op.lower, Contraction):
+        return iter(())
+    return reads(node, _moved(group.own[node.id], values), is_base)
 
 
 def _stepped(size: int, i: int) -> Index:
     return var("q", size // WIDTH) * WIDTH + i
 
 
-def _results(group: Group, values: dict[str, Index], stored: Mapping[int, object], is_base: IsBase) -> Accesses:
-    """What the epilogue reads and stores."""
-    for node in group.members:
-        ix = tuple(i.substitute(values) for i in group.own[node.id])
-        if node is not group.anchor:
-            yield from reads(node, ix, is_base)
-        if node.id in stored:
-            yield node, ix
-
-
-def _side_by_side(here: Accesses, beside: Accesses) -> set[int]:
+def side_by_side(here: Accesses, beside: Accesses) -> set[int]:
     """Of the nodes read at `here`, those of which the next element lies beside, in the same vector."""
     there: dict[int, list[Index]] = {}
     for node, ix in beside:

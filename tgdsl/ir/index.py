@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import gcd
 from typing import TypeAlias
 
 import attrs
@@ -242,12 +243,18 @@ def _div(x: Index, c: int) -> Index:
             return atom.x // (atom.c * c)
         if k == 1 and isinstance(atom, Mod) and atom.c % c == 0:  # (y % ab) // b
             return (atom.x // c) % (atom.c // c)
-        if k > 1 and c % k == 0:  # (k * y) // (k * m)
-            return of_atom(atom) // (c // k)
+    g = gcd(c, *(k for _, k in x.terms))
+    if g > 1:  # (g * y + o) // (g * m), with o < g
+        return _divided(x, g) // (c // g)
     if x.lo < 0:
         msg = f"division of a possibly negative index {x}"
         raise ValueError(msg)
     return of_atom(Div(x, c))
+
+
+def _divided(x: Index, g: int) -> Index:
+    """`x // g` where `g` divides every coefficient."""
+    return _linear({a: k // g for a, k in x.terms}, x.offset // g)
 
 
 @lru_cache(maxsize=65536)
@@ -265,8 +272,9 @@ def _mod(x: Index, c: int) -> Index:
         atom, k = x.terms[0]
         if k == 1 and isinstance(atom, Mod) and atom.c % c == 0:
             return atom.x % c
-        if k > 1 and c % k == 0:
-            return (of_atom(atom) % (c // k)) * k
+    g = gcd(c, *(k for _, k in x.terms))
+    if g > 1:  # (g * y + o) % (g * m), with o < g
+        return (_divided(x, g) % (c // g)) * g + x.offset % g
     if x.lo < 0:
         msg = f"remainder of a possibly negative index {x}"
         raise ValueError(msg)

@@ -45,9 +45,12 @@ def _one(new: Graph, node: Node, inputs: tuple[Node, ...], lanes: int) -> Node:
 
 
 def _pieces_of_reduction(node: Node, lanes: int) -> int:
-    terms = math.prod(node.inputs[0].shape[a] for a in node.attrs["axes"])
+    x = node.inputs[0]
+    terms = math.prod(x.shape[a] for a in node.attrs["axes"])
     results = max(1, node.type.size)
-    if terms < LONG_FOLD or results * 64 > lanes:
+    # A row is shared by many threads anyway; a column by few, so that neighbouring ones load neighbours.
+    threads = 64 if x.type.ndim - 1 in node.attrs["axes"] else 16
+    if terms < LONG_FOLD or results * threads > lanes:
         return 0
     first = node.inputs[0].shape[node.attrs["axes"][0]]
     return _divisor(int(first), terms // 1024, results, lanes)
