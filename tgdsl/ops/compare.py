@@ -1,14 +1,15 @@
-"""Comparisons, logic, selection and casts: where dtypes change."""
+"""Comparisons, logic and selection."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import numpy as np
 
-from tgdsl.dtypes import NUMPY, DType
-from tgdsl.errors import DTypeError, ShapeError
+from tgdsl.dtypes import DType
+from tgdsl.errors import DTypeError
 from tgdsl.ir import (
+    REGISTRY,
     AnyTensor,
     BoolTensor,
     Cotangents,
@@ -20,13 +21,13 @@ from tgdsl.ir import (
     Scalar,
     Tensor,
     TensorType,
-    constant,
     op,
     operand_error,
     user_site,
 )
 
 from . import samplers
+from .arguments import element, is_number, tensors
 from .rules import broadcast_shape, comparison, unbroadcast
 
 Number = Tensor | IntTensor | Scalar
@@ -291,80 +292,18 @@ def where(cond: BoolTensor, a: Any, b: Any) -> Any:
         >>> compute(lambda x: where(x > 0.0, x, -1.0), [2.0, -3.0])
         array([ 2., -1.])
     """
-    like = next((t for t in (a, b) if isinstance(t, AnyTensor)), None)
     if not isinstance(cond, AnyTensor):
         raise DTypeError(f"where: cond must be a bool tensor, got {type(cond).__name__}", site=user_site())
-    if like is None:
-        return _where(cond, _number(a), _number(b))
-    a, b = (t if isinstance(t, AnyTensor) else constant("where", t, like) for t in (a, b))
-    return _where(cond, a, b)
+    _bools("where", cond)
+    for name, branch in (("a", a), ("b", b)):
+        if not is_number(branch):
+            tensors("where", **{name: branch})
+    like = next((t for t in (a, b) if isinstance(t, AnyTensor)), None)
+    dtype: DType = "f32" if like is None else like.dtype
+    return _where(cond, *(t if isinstance(t, AnyTensor) else _constant(t, dtype, cond) for t in (a, b)))
 
 
-def _number(value: float) -> Tensor:
-    from .creation import full
-
-    return full(shape=(), value=float(value), dtype="f32")
-
-
-def _cast_ref(x: Any, dtype: DType) -> Any:
-    return np.asarray(x).astype(np.float64 if dtype == "f32" else NUMPY[dtype])
-
-
-def _cast_op(dtype: DType, returns: type[Any]) -> Op[..., Any]:
-    def rule(x: AnyTensor[Any]) -> TensorType:
-        return TensorType(x.shape, dtype)
-
-    rule.__doc__ = f"Each element as {dtype}."
-    made = op(
-        name=f"cast_{dtype}",
-        ref=lambda x: _cast_ref(x, dtype),
-        lower=Pointwise("f32({x})" if dtype == "f32" else "i32({x})" if dtype == "i32" else "bool({x})"),
-        sample=lambda draw: Sample.of(draw.integers("x", draw.shape("shape"), -3, 3)),
-        returns=returns,
-    )(rule)
-    made.no_vjp("integers and booleans carry no gradient")
-    return made
-
-
-_CASTS: dict[DType, Op[..., Any]] = {
-    "f32": _cast_op("f32", Tensor),
-    "i32": _cast_op("i32", IntTensor),
-    "bool": _cast_op("bool", BoolTensor),
-}
-
-
-@overload
-def cast(x: AnyTensor[Any], dtype: Literal["f32"]) -> Tensor: ...
-@overload
-def cast(x: AnyTensor[Any], dtype: Literal["i32"]) -> IntTensor: ...
-@overload
-def cast(x: AnyTensor[Any], dtype: Literal["bool"]) -> BoolTensor: ...
-def cast(x: AnyTensor[Any], dtype: DType) -> Any:
-    """Each element as another dtype: floats truncate toward zero, bool is 0 or 1.
-
-    Args:
-        x: Any tensor.
-        dtype: `"f32"`, `"i32"` or `"bool"`.
-
-    Shape:
-        That of `x`.
-
-    Dtype:
-        `dtype`.
-
-    Gradient:
-        None through integers and booleans; a cast to its own dtype is `x` itself.
-
-    Raises:
-        ShapeError: If `dtype` is none of the three.
-
-    Source:
-        Array API standard, `astype`.
-
-    Example:
-        >>> compute(lambda x: cast(x, "i32"), [1.7, -1.7])
-        array([ 1, -1], dtype=int32)
-    """
-    if dtype not in _CASTS:
-        raise ShapeError(f"cast: unknown dtype {dtype!r}; use 'f32', 'i32' or 'bool'", site=user_site())
-    return x if x.dtype == dtype else _CASTS[dtype](x)
+def _constant(value: Scalar, dtype: DType, cond: BoolTensor) -> Any:
+    if dtype == "bool":
+        raise operand_error(DTypeError, f"where: {value!r} cannot be combined with a bool branch", cond=cond)
+    return REGISTRY["full"](shape=(), value=element("where", "a branch", value, dtype, cond=cond), dtype=dtype)
