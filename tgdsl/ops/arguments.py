@@ -95,7 +95,7 @@ def number(
 def element(what: str, name: str, value: Any, dtype: DType, **operands: AnyTensor[Any]) -> float:
     """One element of a dtype: neither NaN nor outside of its range, and neither truncated nor reinterpreted."""
     if dtype == "bool":
-        if isinstance(value, (bool, np.bool_)) or (is_integer(value) and value in (0, 1)):
+        if isinstance(value, (bool, np.bool_)) or (is_number(value) and value in (0, 1)):
             return bool(value)
         raise _refused(f"{what}: {name} must be True or False", value, operands)
     if dtype == "f32":

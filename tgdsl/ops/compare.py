@@ -23,7 +23,6 @@ from tgdsl.ir import (
     TensorType,
     op,
     operand_error,
-    user_site,
 )
 
 from . import samplers
@@ -33,11 +32,13 @@ from .rules import broadcast_shape, comparison, unbroadcast
 Number = Tensor | IntTensor | Scalar
 
 
-def _comparison(name: str, ref: Any, sign: str, what: str) -> Op[[Number, Number], BoolTensor]:
+def _comparison(name: str, ref: Any, wgsl: str, what: str, nan: str = "never so") -> Op[[Number, Number], BoolTensor]:
     def rule(a: Number, b: Number) -> TensorType:
         return comparison(name, a, b)
 
     rule.__doc__ = f"""Whether each element of `a` is {what} that of `b`.
+
+    A NaN is {nan}, as far as the driver keeps NaNs at all; `is_finite` is certain.
 
     Args:
         a: Left operand.
@@ -59,19 +60,18 @@ def _comparison(name: str, ref: Any, sign: str, what: str) -> Op[[Number, Number
         >>> compute({name}, [1.0, 2.0], [2.0, 2.0])
         {np.array(ref(np.array([1.0, 2.0]), np.array([2.0, 2.0])))!r}
     """
-    made = op(name=name, ref=ref, lower=Pointwise(f"{{a}} {sign} {{b}}"), sample=samplers.binary(), returns=BoolTensor)(
-        rule
-    )
+    made = op(name=name, ref=ref, lower=Pointwise(wgsl), sample=samplers.binary(), returns=BoolTensor)(rule)
     made.no_vjp("a comparison is constant almost everywhere")
     return made
 
 
-less = _comparison("less", np.less, "<", "smaller than")
-greater = _comparison("greater", np.greater, ">", "larger than")
-less_equal = _comparison("less_equal", np.less_equal, "<=", "at most")
-greater_equal = _comparison("greater_equal", np.greater_equal, ">=", "at least")
-equal = _comparison("equal", np.equal, "==", "equal to")
-not_equal = _comparison("not_equal", np.not_equal, "!=", "different from")
+less = _comparison("less", np.less, "{a} < {b}", "smaller than")
+greater = _comparison("greater", np.greater, "{a} > {b}", "larger than")
+less_equal = _comparison("less_equal", np.less_equal, "{a} <= {b}", "at most")
+greater_equal = _comparison("greater_equal", np.greater_equal, "{a} >= {b}", "at least")
+equal = _comparison("equal", np.equal, "{a} == {b}", "equal to")
+# Not `!=`, which SPIR-V's ordered comparison makes false for NaN.
+not_equal = _comparison("not_equal", np.not_equal, "!({a} == {b})", "different from", "different from everything")
 
 
 def _bools(what: str, *xs: AnyTensor[Any]) -> None:
@@ -292,8 +292,7 @@ def where(cond: BoolTensor, a: Any, b: Any) -> Any:
         >>> compute(lambda x: where(x > 0.0, x, -1.0), [2.0, -3.0])
         array([ 2., -1.])
     """
-    if not isinstance(cond, AnyTensor):
-        raise DTypeError(f"where: cond must be a bool tensor, got {type(cond).__name__}", site=user_site())
+    tensors("where", cond=cond)
     _bools("where", cond)
     for name, branch in (("a", a), ("b", b)):
         if not is_number(branch):

@@ -224,7 +224,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """
     floating("dropout", x)
     # Compared as f32, like the kernel does: a p that rounds to 1 would keep nothing.
-    if not is_number(p) or not (p >= 0.0 and np.float32(p) < 1.0):
+    if not is_number(p) or not (0.0 <= p < 1.0 and np.float32(p) < 1.0):
         raise operand_error(ShapeError, f"dropout: p must be in [0, 1), got {shown(p)}", x=x)
     if p == 0.0:
         return x
