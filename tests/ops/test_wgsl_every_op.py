@@ -105,7 +105,7 @@ OTHER_DTYPES = [
     *((d, n) for d in ("i32", "bool") for n in ("reshape", "broadcast_to", "permute", "pad", "slice", "unslice")),
     *((d, n) for d in ("i32", "bool") for n in ("concat", "where", "cast_f32")),
     *(("bool", n) for n in ("cast_i32",)),
-    *(("f32", n) for n in ("cast_i32", "cast_bool")),
+    *(("f32", n) for n in ("cast_bool",)),
 ]
 
 

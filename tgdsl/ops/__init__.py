@@ -12,7 +12,7 @@ from .attention import attention as attention
 from .attention import merge_heads as merge_heads
 from .attention import split_heads as split_heads
 from .capturing import capture as capture
-from .compare import cast as cast
+from .casting import cast as cast
 from .compare import equal as equal
 from .compare import greater as greater
 from .compare import greater_equal as greater_equal
@@ -101,3 +101,4 @@ from .softmax import softmax_causal as softmax_causal
 from .softmax import softmax_causal_last as softmax_causal_last
 from .special import erf as erf
 from .special import log1p as log1p
+from .stopping import stop_gradient as stop_gradient

@@ -7,9 +7,11 @@ import math
 from tgdsl.errors import DTypeError, ShapeError
 from tgdsl.ir import Tensor, operand_error
 
+from .arguments import flag, integer, number, tensors
 from .indexing import where_causal
 from .linalg import matmul
 from .movement import matrix_transpose, reshape, swap_axes
+from .rules import floating
 from .softmax import softmax_or_zeros
 
 
@@ -41,9 +43,11 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
         <BLANKLINE>
                [[2.]]])
     """
+    floating("split_heads", x)
     if x.ndim < 2:
         raise operand_error(ShapeError, "split_heads: needs rank 2 or more", operand=x)
     *batch, t, d = x.shape
+    heads = integer("split_heads", "heads", heads, operand=x)
     if heads < 1 or d % heads:
         raise operand_error(ShapeError, f"split_heads: last dim {int(d)} is not a multiple of {heads} heads", operand=x)
     return swap_axes(reshape(x, (*batch, t, heads, d // heads)), -3, -2)
@@ -74,6 +78,7 @@ def merge_heads(x: Tensor) -> Tensor:
         >>> compute(merge_heads, [[[1.0]], [[2.0]]])
         array([[1., 2.]])
     """
+    floating("merge_heads", x)
     if x.ndim < 3:
         raise operand_error(ShapeError, "merge_heads: needs rank 3 or more", operand=x)
     *batch, h, t, d = x.shape
@@ -111,6 +116,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         >>> compute(lambda q, k, v: attention(q, k, v, causal=True), [[1.0]], [[1.0]], [[7.0]])
         array([[7.]])
     """
+    tensors("attention", q=q, k=k, v=v)
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype != "f32":
             raise operand_error(DTypeError, f"attention: {name} must be f32", q=q, k=k, v=v)
@@ -120,8 +126,19 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         raise operand_error(ShapeError, "attention: q and k differ in the last axis", q=q, k=k, v=v)
     if k.shape[-2] != v.shape[-2]:
         raise operand_error(ShapeError, "attention: k and v differ in the number of positions", q=q, k=k, v=v)
-    if causal and q.shape[-2] != k.shape[-2]:
+    if not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
+        raise operand_error(
+            ShapeError,
+            "attention: q, k and v differ in the axes before the last two",
+            "nothing is stretched; use broadcast_to",
+            q=q,
+            k=k,
+            v=v,
+        )
+    if flag("attention", "causal", causal, q=q, k=k, v=v) and q.shape[-2] != k.shape[-2]:
         raise operand_error(ShapeError, "attention: causal needs as many queries as keys", q=q, k=k, v=v)
-    factor = 1.0 / math.sqrt(int(q.shape[-1])) if scale is None else scale
+    factor = 1.0 / math.sqrt(int(q.shape[-1]))
+    if scale is not None:
+        factor = number("attention", "scale", scale, q=q, k=k, v=v)
     scores = matmul(q, matrix_transpose(k)) * factor
     return matmul(softmax_or_zeros(where_causal(scores, -math.inf) if causal else scores, -1), v)

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 from tgdsl.errors import TraceError
 from tgdsl.ir import AnyTensor, current_graph, is_tracing, user_site
 
+from .arguments import shown, tensors
+
 A = TypeVar("A", bound=AnyTensor[Any])
 
 
@@ -23,8 +25,12 @@ def capture(name: str, x: A) -> A:
         `x` itself.
 
     Raises:
-        TraceError: If the name was captured before.
+        TraceError: If the name is empty or was captured before.
     """
+    given: object = name
+    if not isinstance(given, str) or not given:
+        raise TraceError(f"capture: the name must be a string that is not empty, got {shown(given)}", site=user_site())
+    tensors("capture", x=x)
     if not is_tracing():
         return x
     graph = current_graph("capture")

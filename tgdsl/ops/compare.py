@@ -1,14 +1,15 @@
-"""Comparisons, logic, selection and casts: where dtypes change."""
+"""Comparisons, logic and selection."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import numpy as np
 
-from tgdsl.dtypes import NUMPY, DType
-from tgdsl.errors import DTypeError, ShapeError
+from tgdsl.dtypes import DType
+from tgdsl.errors import DTypeError
 from tgdsl.ir import (
+    REGISTRY,
     AnyTensor,
     BoolTensor,
     Cotangents,
@@ -20,23 +21,24 @@ from tgdsl.ir import (
     Scalar,
     Tensor,
     TensorType,
-    constant,
     op,
     operand_error,
-    user_site,
 )
 
 from . import samplers
+from .arguments import element, is_number, tensors
 from .rules import broadcast_shape, comparison, unbroadcast
 
 Number = Tensor | IntTensor | Scalar
 
 
-def _comparison(name: str, ref: Any, sign: str, what: str) -> Op[[Number, Number], BoolTensor]:
+def _comparison(name: str, ref: Any, wgsl: str, what: str, nan: str = "never so") -> Op[[Number, Number], BoolTensor]:
     def rule(a: Number, b: Number) -> TensorType:
         return comparison(name, a, b)
 
     rule.__doc__ = f"""Whether each element of `a` is {what} that of `b`.
+
+    A NaN is {nan}, as far as the driver keeps NaNs at all; `is_finite` is certain.
 
     Args:
         a: Left operand.
@@ -58,19 +60,18 @@ def _comparison(name: str, ref: Any, sign: str, what: str) -> Op[[Number, Number
         >>> compute({name}, [1.0, 2.0], [2.0, 2.0])
         {np.array(ref(np.array([1.0, 2.0]), np.array([2.0, 2.0])))!r}
     """
-    made = op(name=name, ref=ref, lower=Pointwise(f"{{a}} {sign} {{b}}"), sample=samplers.binary(), returns=BoolTensor)(
-        rule
-    )
+    made = op(name=name, ref=ref, lower=Pointwise(wgsl), sample=samplers.binary(), returns=BoolTensor)(rule)
     made.no_vjp("a comparison is constant almost everywhere")
     return made
 
 
-less = _comparison("less", np.less, "<", "smaller than")
-greater = _comparison("greater", np.greater, ">", "larger than")
-less_equal = _comparison("less_equal", np.less_equal, "<=", "at most")
-greater_equal = _comparison("greater_equal", np.greater_equal, ">=", "at least")
-equal = _comparison("equal", np.equal, "==", "equal to")
-not_equal = _comparison("not_equal", np.not_equal, "!=", "different from")
+less = _comparison("less", np.less, "{a} < {b}", "smaller than")
+greater = _comparison("greater", np.greater, "{a} > {b}", "larger than")
+less_equal = _comparison("less_equal", np.less_equal, "{a} <= {b}", "at most")
+greater_equal = _comparison("greater_equal", np.greater_equal, "{a} >= {b}", "at least")
+equal = _comparison("equal", np.equal, "{a} == {b}", "equal to")
+# Not `!=`, which SPIR-V's ordered comparison makes false for NaN.
+not_equal = _comparison("not_equal", np.not_equal, "!({a} == {b})", "different from", "different from everything")
 
 
 def _bools(what: str, *xs: AnyTensor[Any]) -> None:
@@ -291,80 +292,17 @@ def where(cond: BoolTensor, a: Any, b: Any) -> Any:
         >>> compute(lambda x: where(x > 0.0, x, -1.0), [2.0, -3.0])
         array([ 2., -1.])
     """
+    tensors("where", cond=cond)
+    _bools("where", cond)
+    for name, branch in (("a", a), ("b", b)):
+        if not is_number(branch):
+            tensors("where", **{name: branch})
     like = next((t for t in (a, b) if isinstance(t, AnyTensor)), None)
-    if not isinstance(cond, AnyTensor):
-        raise DTypeError(f"where: cond must be a bool tensor, got {type(cond).__name__}", site=user_site())
-    if like is None:
-        return _where(cond, _number(a), _number(b))
-    a, b = (t if isinstance(t, AnyTensor) else constant("where", t, like) for t in (a, b))
-    return _where(cond, a, b)
+    dtype: DType = "f32" if like is None else like.dtype
+    return _where(cond, *(t if isinstance(t, AnyTensor) else _constant(t, dtype, cond) for t in (a, b)))
 
 
-def _number(value: float) -> Tensor:
-    from .creation import full
-
-    return full(shape=(), value=float(value), dtype="f32")
-
-
-def _cast_ref(x: Any, dtype: DType) -> Any:
-    return np.asarray(x).astype(np.float64 if dtype == "f32" else NUMPY[dtype])
-
-
-def _cast_op(dtype: DType, returns: type[Any]) -> Op[..., Any]:
-    def rule(x: AnyTensor[Any]) -> TensorType:
-        return TensorType(x.shape, dtype)
-
-    rule.__doc__ = f"Each element as {dtype}."
-    made = op(
-        name=f"cast_{dtype}",
-        ref=lambda x: _cast_ref(x, dtype),
-        lower=Pointwise("f32({x})" if dtype == "f32" else "i32({x})" if dtype == "i32" else "bool({x})"),
-        sample=lambda draw: Sample.of(draw.integers("x", draw.shape("shape"), -3, 3)),
-        returns=returns,
-    )(rule)
-    made.no_vjp("integers and booleans carry no gradient")
-    return made
-
-
-_CASTS: dict[DType, Op[..., Any]] = {
-    "f32": _cast_op("f32", Tensor),
-    "i32": _cast_op("i32", IntTensor),
-    "bool": _cast_op("bool", BoolTensor),
-}
-
-
-@overload
-def cast(x: AnyTensor[Any], dtype: Literal["f32"]) -> Tensor: ...
-@overload
-def cast(x: AnyTensor[Any], dtype: Literal["i32"]) -> IntTensor: ...
-@overload
-def cast(x: AnyTensor[Any], dtype: Literal["bool"]) -> BoolTensor: ...
-def cast(x: AnyTensor[Any], dtype: DType) -> Any:
-    """Each element as another dtype: floats truncate toward zero, bool is 0 or 1.
-
-    Args:
-        x: Any tensor.
-        dtype: `"f32"`, `"i32"` or `"bool"`.
-
-    Shape:
-        That of `x`.
-
-    Dtype:
-        `dtype`.
-
-    Gradient:
-        None through integers and booleans; a cast to its own dtype is `x` itself.
-
-    Raises:
-        ShapeError: If `dtype` is none of the three.
-
-    Source:
-        Array API standard, `astype`.
-
-    Example:
-        >>> compute(lambda x: cast(x, "i32"), [1.7, -1.7])
-        array([ 1, -1], dtype=int32)
-    """
-    if dtype not in _CASTS:
-        raise ShapeError(f"cast: unknown dtype {dtype!r}; use 'f32', 'i32' or 'bool'", site=user_site())
-    return x if x.dtype == dtype else _CASTS[dtype](x)
+def _constant(value: Scalar, dtype: DType, cond: BoolTensor) -> Any:
+    if dtype == "bool":
+        raise operand_error(DTypeError, f"where: {value!r} cannot be combined with a bool branch", cond=cond)
+    return REGISTRY["full"](shape=(), value=element("where", "a branch", value, dtype, cond=cond), dtype=dtype)

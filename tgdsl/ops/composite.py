@@ -12,12 +12,13 @@ from typing import Literal
 
 import numpy as np
 
-from tgdsl.errors import ShapeError
+from tgdsl.errors import DTypeError, ShapeError
 from tgdsl.ir import Array, Cotangents, Decompose, Draw, Sample, Tensor, TensorType, op, operand_error, user_site
 
 from . import samplers
 from .activations import abs as abs_
 from .activations import sigmoid, tanh
+from .arguments import number, tensors
 from .compare import greater, where
 from .elementwise import exp
 from .extrema import maximum, minimum
@@ -115,6 +116,7 @@ def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
         >>> compute(gelu, [0.0, 1.0])
         array([0.        , 0.84134475])
     """
+    floating("gelu", x)
     if approximate == "none":
         return _gelu(x)
     if approximate == "tanh":
@@ -221,7 +223,9 @@ def leaky_relu(x: Tensor, alpha: float = 0.01) -> Tensor:
         >>> compute(leaky_relu, [-1.0, 2.0])
         array([-0.01,  2.  ])
     """
-    return where(greater(x, 0.0), x, alpha * x)
+    floating("leaky_relu", x)
+    slope = number("leaky_relu", "alpha", alpha, x=x)
+    return where(greater(x, 0.0), x, slope * x)
 
 
 # -- normalisation -----------------------------------------------------------
@@ -271,7 +275,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         x: `[..., D]`.
         weight: `[D]`, or None for ones.
         bias: `[D]`, or None for zeros.
-        eps: Added to the (biased) variance.
+        eps: Added to the (biased) variance; not negative.
 
     Shape:
         That of `x`.
@@ -284,7 +288,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         bias the sums over rows.
 
     Raises:
-        ShapeError: If x is a scalar or weight or bias do not fit.
+        ShapeError: If x is a scalar, weight or bias do not fit, or eps is negative or not finite.
 
     Source:
         Ba, Kiros & Hinton 2016, equation 4.
@@ -294,11 +298,17 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         array([-1.,  1.])
     """
     float_axis("layer_norm", x, -1)
+    small = number("layer_norm", "eps", eps, least=0.0, x=x)
     for given in (weight, bias):
-        if given is not None and given.shape != x.shape[-1:]:
+        if given is None:
+            continue
+        tensors("layer_norm", given=given)
+        if given.dtype != "f32":
+            raise operand_error(DTypeError, "layer_norm: weight and bias must be f32", x=x, given=given)
+        if given.shape != x.shape[-1:]:
             raise operand_error(
                 ShapeError, "layer_norm: weight and bias need the shape of the last axis", x=x, given=given
             )
-    y = _normalize(x, eps=float(eps))
+    y = _normalize(x, eps=small)
     y = y if weight is None else y * weight
     return y if bias is None else y + bias

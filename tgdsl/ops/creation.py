@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from tgdsl.dtypes import NUMPY, DType
-from tgdsl.errors import DTypeError, ShapeError
-from tgdsl.ir import Array, IntTensor, Pointwise, Sample, Shape, Tensor, TensorType, op, user_site
+from tgdsl.ir import Array, BoolTensor, IntTensor, Pointwise, Sample, Shape, Tensor, TensorType, op
 
+from .arguments import dtype_name, element, integer
 from .rules import sizes
 
 
@@ -20,16 +19,33 @@ def _full_ref(shape: Shape, value: float, dtype: DType) -> Array:
 
 
 @op(
+    name="full",
     ref=_full_ref,
     lower=Pointwise("{value}", cost=0),
     sample=lambda draw: Sample.of(shape=draw.shape("shape"), value=1.5, dtype="f32"),
 )
-def full(*, shape: Shape, value: float, dtype: DType = "f32") -> TensorType:
+def _full(*, shape: Shape, value: float, dtype: DType = "f32") -> TensorType:
+    """A tensor filled with one value."""
+    return TensorType(shape, dtype)
+
+
+_full.no_vjp("a constant")
+
+
+@overload
+def full(*, shape: Sequence[int], value: float) -> Tensor: ...
+@overload
+def full(*, shape: Sequence[int], value: float, dtype: Literal["f32"]) -> Tensor: ...
+@overload
+def full(*, shape: Sequence[int], value: int, dtype: Literal["i32"]) -> IntTensor: ...
+@overload
+def full(*, shape: Sequence[int], value: bool, dtype: Literal["bool"]) -> BoolTensor: ...
+def full(*, shape: Sequence[int], value: float, dtype: DType = "f32") -> Any:
     """A tensor filled with one value.
 
     Args:
         shape: The shape.
-        value: The number.
+        value: A number that the dtype holds: finite or infinite for f32, whole for i32, True or False for bool.
         dtype: The dtype.
 
     Shape:
@@ -51,24 +67,8 @@ def full(*, shape: Shape, value: float, dtype: DType = "f32") -> TensorType:
         >>> compute(lambda: full(shape=(2,), value=1.5))
         array([1.5, 1.5])
     """
-    _check_value(value, dtype)
-    if not isinstance(shape, tuple):
-        raise ShapeError(f"full: the shape must be a tuple, got {shape!r}", site=user_site())
-    return TensorType(sizes("full", shape), dtype)
-
-
-def _check_value(value: float, dtype: DType) -> None:
-    if dtype not in NUMPY:
-        raise ShapeError(f"full: unknown dtype {dtype!r}; use 'f32', 'i32' or 'bool'", site=user_site())
-    largest = float(np.finfo(np.float32).max) if dtype == "f32" else 2.0**31 - 1.0
-    infinite = dtype == "f32" and value in (math.inf, -math.inf)
-    if value != value or not (infinite or -largest - (dtype == "i32") <= value <= largest):
-        raise ShapeError(f"full: {value!r} is NaN or outside the range of {dtype}", site=user_site())
-    if dtype != "f32" and value != int(value):
-        raise DTypeError(f"full: {value!r} is not an integer", site=user_site())
-
-
-full.no_vjp("a constant")
+    dtype_name("full", dtype, "f32", "i32", "bool")
+    return _full(shape=sizes("full", shape), value=element("full", "the value", value, dtype), dtype=dtype)
 
 
 @op(
@@ -117,7 +117,7 @@ def arange(n: int, dtype: Literal["i32", "f32"] = "i32") -> IntTensor | Tensor:
         `[n]`.
 
     Dtype:
-        `dtype`.
+        `dtype`. Floats are exact up to 2**24, as every integer in f32.
 
     Gradient:
         None; a constant.
@@ -132,12 +132,10 @@ def arange(n: int, dtype: Literal["i32", "f32"] = "i32") -> IntTensor | Tensor:
         >>> compute(lambda: arange(3))
         array([0, 1, 2], dtype=int32)
     """
-    given: object = n
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise ShapeError(f"arange: n must be a positive integer, got {n!r}", site=user_site())
-    if dtype not in ("i32", "f32"):
-        raise DTypeError(f"arange: dtype must be 'i32' or 'f32', got {dtype!r}", site=user_site())
-    return _arange_f32(n=n) if dtype == "f32" else _arange(n=n)
+    count = integer("arange", "n", n, 1)
+    dtype_name("arange", dtype, "i32", "f32")
+    sizes("arange", (count,))
+    return _arange_f32(n=count) if dtype == "f32" else _arange(n=count)
 
 
 def zeros(shape: Sequence[int]) -> Tensor:

@@ -19,7 +19,7 @@ from tgdsl.ir import (
 )
 
 from . import samplers
-from .rules import binary, floating, unbroadcast
+from .rules import binary, constant_of, floating, unbroadcast
 
 
 @op(ref=np.add, lower=Pointwise("{a} + {b}"), sample=samplers.binary(), analytic=True)
@@ -130,7 +130,7 @@ def _div(a: Tensor | Scalar, b: Tensor | Scalar) -> TensorType:
     type_ = binary("div", a, b)
     if type_.dtype != "f32":
         raise operand_error(DTypeError, "div: integers are divided with //", left=_t(a), right=_t(b))
-    if _t(b).node.op.name == "full" and _t(b).node.attrs["value"] == 0:
+    if constant_of(_t(b)) == 0:
         raise operand_error(ShapeError, "div: division by the constant zero", left=_t(a), right=_t(b))
     return type_
 

@@ -29,11 +29,13 @@ from tgdsl.ir import (
     operand_error,
 )
 
-from .compare import cast, equal, greater_equal, where
+from .arguments import dtype_name, element, integer, tensors
+from .casting import cast
+from .compare import equal, greater_equal, where
 from .creation import arange
 from .movement import expand_dims, reshape
 from .reduce import sum as sum_
-from .rules import floating, normalize_axis
+from .rules import floating, normalize_axis, sizes
 
 
 def _in_range(what: str, indices: Array, size: int) -> None:
@@ -54,6 +56,7 @@ def _take_sample(draw: Draw) -> Sample:
 
 
 def _check_indices(what: str, indices: AnyTensor[Any]) -> None:
+    tensors(what, indices=indices)
     if indices.dtype != "i32":
         raise operand_error(DTypeError, f"{what}: indices must be i32", indices=indices)
 
@@ -178,6 +181,7 @@ def embedding(table: Tensor, indices: IntTensor) -> Tensor:
         >>> compute(embedding, [[1.0, 2.0], [3.0, 4.0]], [1])
         array([[3., 4.]])
     """
+    tensors("embedding", table=table, indices=indices)
     if table.ndim != 2:
         raise operand_error(ShapeError, "embedding: the table needs rank 2", table=table, indices=indices)
     return take(table, indices)
@@ -219,11 +223,10 @@ def one_hot(indices: IntTensor, depth: int, dtype: Literal["f32", "i32"] = "f32"
                [0., 0., 0.]])
     """
     _check_indices("one_hot", indices)
-    if isinstance(depth, bool) or depth != int(depth) or depth < 1:
-        raise operand_error(ShapeError, f"one_hot: depth must be at least 1, got {depth}", indices=indices)
-    if dtype not in ("f32", "i32"):
-        raise operand_error(DTypeError, f"one_hot: dtype must be 'f32' or 'i32', got {dtype!r}", indices=indices)
-    return cast(equal(expand_dims(indices, -1), arange(int(depth))), dtype)
+    count = integer("one_hot", "depth", depth, 1, indices=indices)
+    dtype_name("one_hot", dtype, "f32", "i32")
+    sizes("one_hot", (*indices.shape, count))
+    return cast(equal(expand_dims(indices, -1), arange(count)), dtype)
 
 
 def take_along_axis(x: Tensor, indices: IntTensor, axis: int = -1) -> Tensor:
@@ -293,7 +296,9 @@ def where_causal(x: Tensor, fill_value: float) -> Tensor:
                [3., 4.]])
     """
     floating("where_causal", x)
-    return where(causal_mask("where_causal", x), x, float(fill_value))
+    require_square("where_causal", x)
+    fill = element("where_causal", "fill_value", fill_value, "f32", x=x)
+    return where(causal_mask("where_causal", x), x, fill)
 
 
 def require_square(what: str, x: AnyTensor[Any]) -> None:

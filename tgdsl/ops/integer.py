@@ -12,10 +12,12 @@ import numpy as np
 from tgdsl.errors import DTypeError, ShapeError
 from tgdsl.ir import AnyTensor, Array, Draw, IntTensor, Op, Pointwise, Sample, TensorType, op, operand_error
 
-from .rules import binary
+from .rules import binary, constant_of
 
 FLOOR_DIVIDE = """
 fn floor_divide_of(a: i32, b: i32) -> i32 {
+  // Dividing by 0, and the least i32 by -1, is undefined on Vulkan.
+  if (b == -1) { return -a; }
   let d = select(b, 1, b == 0);
   let q = a / d;
   return select(q, q - 1, a != q * d && (a < 0) != (d < 0));
@@ -24,7 +26,7 @@ fn floor_divide_of(a: i32, b: i32) -> i32 {
 REMAINDER = """
 fn remainder_of(a: i32, b: i32) -> i32 {
   // Not a % b: on Vulkan its result is undefined where an operand is negative.
-  let d = select(b, 1, b == 0);
+  let d = select(b, 1, b == 0 || b == -1);
   let r = a - (a / d) * d;
   return select(r, r + d, r != 0 && (r < 0) != (d < 0));
 }
@@ -41,16 +43,15 @@ def _check(what: str, a: AnyTensor[Any], b: AnyTensor[Any]) -> TensorType:
     type_ = binary(what, a, b)
     if type_.dtype != "i32":
         raise operand_error(DTypeError, f"{what}: expected i32", left=a, right=b)
-    if b.node.op.name == "full" and b.node.attrs["value"] == 0:
+    if constant_of(b) == 0:
         raise operand_error(ShapeError, f"{what}: division by the constant zero", left=a, right=b)
     return type_
 
 
 def _safe(fn: Any) -> Any:
     def ref(a: Array, b: Array) -> Array:
-        # WGSL returns the dividend and the remainder 0 for a divisor of 0; so does this.
-        zero = b == 0
-        out: Array = np.where(zero, a if fn is np.floor_divide else 0, fn(a, np.where(zero, 1, b)))
+        # As if a divisor of 0 were 1. In 64 bits, because the one quotient that leaves i32 has to wrap.
+        out: Array = fn(a.astype(np.int64), np.where(b == 0, 1, b))
         return out.astype(np.int32)
 
     return ref
@@ -67,7 +68,8 @@ def _division(
 
     Args:
         a: Dividend.
-        b: Divisor, a tensor or a number. A zero among its elements gives `a` and the remainder 0.
+        b: Divisor, a tensor or a number. A zero among its elements counts as 1: the quotient is `a`, the
+            remainder 0, as WGSL defines them. The least i32 divided by -1 wraps around to itself.
 
     Shape:
         Right-aligned NumPy broadcasting.
@@ -79,7 +81,7 @@ def _division(
         None; integers carry no gradient.
 
     Raises:
-        ShapeError: If `b` is the number zero.
+        ShapeError: If `b` is the number zero, or a tensor of which that is known.
 
     Source:
         Array API standard, `{name}`.

@@ -25,10 +25,11 @@ from tgdsl.ir import (
     user_site,
 )
 
+from .arguments import integer, is_integer, sequence, tensors
 from .compare import less, where
 from .creation import arange
 from .movement import expand_dims, reshape
-from .rules import normalize_axis
+from .rules import integers, normalize_axis
 from .slicing import narrow, pad, slice_axes
 
 A = TypeVar("A", bound=AnyTensor[Any])
@@ -115,11 +116,11 @@ def concat(xs: Sequence[A], axis: int = 0) -> A:
         >>> compute(lambda x, y: concat([x, y]), [1.0], [2.0, 3.0])
         array([1., 2., 3.])
     """
-    parts = list(xs)
+    parts = sequence("concat", xs)
     if not parts:
         raise ShapeError("concat: there is nothing to join", site=user_site())
     a = normalize_axis("concat", axis, parts[0])
-    return parts[0] if len(parts) == 1 else cast("A", _concat(*parts, axis=a))
+    return cast("A", parts[0] if len(parts) == 1 else _concat(*parts, axis=a))
 
 
 concatenate = concat
@@ -152,11 +153,19 @@ def stack(xs: Sequence[A], axis: int = 0) -> A:
         array([[1.],
                [2.]])
     """
-    parts = list(xs)
+    parts = sequence("stack", xs)
+    if not parts:
+        raise ShapeError("stack: there is nothing to stack", site=user_site())
+    first = parts[0]
     for x in parts[1:]:
-        if x.shape != parts[0].shape:
-            raise operand_error(ShapeError, "stack: shapes differ", first=parts[0], other=x)
-    return concat([expand_dims(x, axis) for x in parts], axis)
+        if x.dtype != first.dtype:
+            raise operand_error(DTypeError, f"stack: dtypes differ ({first.dtype} and {x.dtype})", first=first, other=x)
+        if x.shape != first.shape:
+            raise operand_error(ShapeError, "stack: shapes differ", first=first, other=x)
+    rank = first.ndim + 1
+    if not -rank <= integer("stack", "the axis", axis, first=first) < rank:
+        raise operand_error(ShapeError, f"stack: axis {axis} is out of range for rank {rank}", first=first)
+    return cast("A", concat([expand_dims(x, axis) for x in parts], axis))
 
 
 def split(x: A, sizes: int | Sequence[int], axis: int = -1) -> list[A]:
@@ -191,16 +200,23 @@ def split(x: A, sizes: int | Sequence[int], axis: int = -1) -> list[A]:
     """
     a = normalize_axis("split", axis, x)
     n = int(x.shape[a])
-    if isinstance(sizes, int):
-        sizes = [sizes] * (n // sizes) + ([n % sizes] if n % sizes else []) if sizes > 0 else [0]
-    if any(s < 1 for s in sizes) or sum(sizes) != n:
-        raise operand_error(ShapeError, f"split: {list(sizes)} does not cut an axis of size {n}", operand=x)
+    pieces = _pieces(n, sizes)
+    if any(s < 1 for s in pieces) or sum(pieces) != n:
+        raise operand_error(ShapeError, f"split: {list(pieces)} does not cut an axis of size {n}", operand=x)
     out: list[A] = []
     start = 0
-    for size in sizes:
+    for size in pieces:
         out.append(narrow(x, a, start, size))
         start += size
     return out
+
+
+def _pieces(n: int, sizes: int | Sequence[int]) -> tuple[int, ...]:
+    """The sizes of the pieces of an axis of size `n`."""
+    if not is_integer(sizes):
+        return integers("split", "sizes must be integers", sizes)
+    size = cast("int", sizes)
+    return (size,) * (n // size) + ((n % size,) if n % size else ()) if size > 0 else (0,)
 
 
 @provides("getitem")
@@ -231,6 +247,7 @@ def getitem(x: A, key: Key) -> A:
         array([[2.],
                [3.]])
     """
+    tensors("index", operand=x)
     items = _spread_ellipsis(x, key if isinstance(key, tuple) else (key,))
     starts: list[int] = []
     sizes: list[int] = []
@@ -243,6 +260,7 @@ def getitem(x: A, key: Key) -> A:
         axis = len(starts)
         n = x.shape[axis]
         if isinstance(item, slice):
+            _check_slice(x, item)
             start, stop, step = item.indices(n)
             count = len(range(start, stop, step))
             if count == 0:
@@ -257,15 +275,24 @@ def getitem(x: A, key: Key) -> A:
     return reshape(slice_axes(x, starts, sizes, steps), shape)
 
 
+def _check_slice(x: AnyTensor[Any], item: slice) -> None:
+    given = [v for v in (item.start, item.stop, item.step) if v is not None]
+    if not all(is_integer(v) for v in given):
+        raise operand_error(DTypeError, "index: the bounds and the step of a slice must be integers", operand=x)
+    if item.step == 0:
+        raise operand_error(ShapeError, "index: the step of a slice must not be 0", operand=x)
+
+
 def _position(x: AnyTensor[Any], axis: int, item: object) -> int:
     n = int(x.shape[axis])
-    if isinstance(item, bool) or not isinstance(item, (int, np.integer)):
+    if not is_integer(item):
         raise operand_error(
             DTypeError, f"index: expected an integer, a slice, None or ..., got {type(item).__name__}", operand=x
         )
-    if not -n <= item < n:
-        raise operand_error(ShapeError, f"index: index {item} is out of range for axis {axis} of size {n}", operand=x)
-    return int(item) % n
+    at = int(cast("int", item))
+    if not -n <= at < n:
+        raise operand_error(ShapeError, f"index: index {at} is out of range for axis {axis} of size {n}", operand=x)
+    return at % n
 
 
 def _spread_ellipsis(x: AnyTensor[Any], items: tuple[Any, ...]) -> list[Any]:

@@ -20,6 +20,7 @@ from tgdsl.ir import (
     provides,
 )
 
+from .arguments import tensors
 from .movement import matrix_transpose, reshape
 
 
@@ -41,6 +42,7 @@ def _(ct: Tensor, y: Tensor, a: Tensor, b: Tensor) -> Cotangents:
 
 
 def _check(what: str, a: AnyTensor[Any], b: AnyTensor[Any]) -> None:
+    tensors(what, left=a, right=b)
     for x in (a, b):
         if x.dtype != "f32":
             raise operand_error(DTypeError, f"{what}: expected f32", left=a, right=b)

@@ -22,6 +22,7 @@ from tgdsl.ir import (
     user_site,
 )
 
+from .arguments import shown, tensors
 from .compare import equal, where
 from .creation import arange
 from .indexing import bounded
@@ -29,7 +30,6 @@ from .movement import expand_dims
 from .power import square
 from .reduce import mean
 from .reduce import sum as sum_
-from .rules import floating
 from .softmax import log_softmax, softmax
 
 ReductionName = Literal["mean", "sum", "none"]
@@ -38,7 +38,7 @@ ReductionName = Literal["mean", "sum", "none"]
 def check_reduction(what: str, reduction: ReductionName) -> None:
     """Refuse an unknown reduction before anything is added to the graph."""
     if reduction not in get_args(ReductionName):
-        raise ShapeError(f"{what}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}", site=user_site())
+        raise ShapeError(f"{what}: reduction must be 'mean', 'sum' or 'none', got {shown(reduction)}", site=user_site())
 
 
 def _reduced(x: Tensor, reduction: ReductionName) -> Tensor:
@@ -46,12 +46,8 @@ def _reduced(x: Tensor, reduction: ReductionName) -> Tensor:
     return mean(x) if reduction == "mean" else sum_(x) if reduction == "sum" else x
 
 
-def _check_reduction(what: str, reduction: ReductionName) -> None:
-    if reduction not in get_args(ReductionName):
-        raise ShapeError(f"{what}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}", site=user_site())
-
-
 def _check_targets(what: str, scores: AnyTensor[Any], targets: AnyTensor[Any]) -> None:
+    tensors(what, logits=scores, targets=targets)
     if scores.dtype != "f32" or targets.dtype != "i32":
         raise operand_error(DTypeError, f"{what}: expected f32 scores and i32 targets", logits=scores, targets=targets)
     if scores.ndim == 0 or scores.shape[:-1] != targets.shape:
@@ -163,7 +159,6 @@ def cross_entropy(logits: Tensor, targets: IntTensor, *, reduction: ReductionNam
     """
     check_reduction("cross_entropy", reduction)
     _check_targets("cross_entropy", logits, targets)
-    _check_reduction("cross_entropy", reduction)
     return _reduced(_cross_entropy(logits, targets), reduction)
 
 
@@ -201,7 +196,6 @@ def nll_loss(log_probs: Tensor, targets: IntTensor, *, reduction: ReductionName 
     """
     check_reduction("nll_loss", reduction)
     _check_targets("nll_loss", log_probs, targets)
-    _check_reduction("nll_loss", reduction)
     return _reduced(-_pick(log_probs, targets), reduction)
 
 
@@ -232,9 +226,10 @@ def mse_loss(prediction: Tensor, target: Tensor, *, reduction: ReductionName = "
         >>> compute(mse_loss, [1.0, 2.0], [1.0, 4.0])
         array(2.)
     """
-    floating("mse_loss", prediction)
+    tensors("mse_loss", prediction=prediction, target=target)
+    if prediction.dtype != "f32" or target.dtype != "f32":
+        raise operand_error(DTypeError, "mse_loss: expected f32", prediction=prediction, target=target)
     check_reduction("mse_loss", reduction)
     if prediction.shape != target.shape:
         raise operand_error(ShapeError, "mse_loss: shapes differ", prediction=prediction, target=target)
-    _check_reduction("mse_loss", reduction)
     return _reduced(square(prediction - target), reduction)

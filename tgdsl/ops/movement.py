@@ -26,7 +26,8 @@ from tgdsl.ir import (
 )
 from tgdsl.ir.index import Index, index, reindex
 
-from .rules import normalize_axis, sizes, unbroadcast
+from .arguments import integer, tensors
+from .rules import integers, normalize_axis, sizes, unbroadcast
 
 A = TypeVar("A", bound=AnyTensor[Any])
 Ix = tuple[Index, ...]
@@ -88,10 +89,8 @@ def reshape(x: A, shape: Sequence[int]) -> A:
         array([[1., 2.],
                [3., 4.]])
     """
-    wanted = tuple(shape)
-    given: tuple[object, ...] = wanted
-    if any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in given):
-        raise operand_error(ShapeError, f"reshape: sizes must be integers, got {shape!r}", operand=x)
+    tensors("reshape", operand=x)
+    wanted = integers("reshape", "sizes must be integers", shape)
     if wanted.count(-1) > 1:
         raise operand_error(ShapeError, f"reshape: at most one -1 in {show_shape(wanted)}", operand=x)
     if any(n < 1 and n != -1 for n in wanted):
@@ -155,6 +154,7 @@ def broadcast_to(x: A, shape: Sequence[int]) -> A:
         array([[1., 2.],
                [1., 2.]])
     """
+    tensors("broadcast_to", operand=x)
     wanted = sizes("broadcast_to", shape)
     lead = len(wanted) - x.ndim
     if lead < 0 or any(n not in (1, m) for n, m in zip(x.shape, wanted[lead:], strict=True)):
@@ -213,7 +213,8 @@ def permute(x: A, perm: Sequence[int]) -> A:
         array([[1.],
                [2.]])
     """
-    wanted = tuple(perm)
+    tensors("permute", operand=x)
+    wanted = integers("permute", "axes must be integers", perm)
     if sorted(wanted) != list(range(x.ndim)):
         raise operand_error(ShapeError, f"permute: {wanted} is not a permutation of the axes", operand=x)
     return x if wanted == tuple(range(x.ndim)) else cast("A", _permute(x, perm=wanted))
@@ -288,6 +289,7 @@ def matrix_transpose(x: A) -> A:
         array([[1.],
                [2.]])
     """
+    tensors("matrix_transpose", operand=x)
     if x.ndim < 2:
         raise operand_error(ShapeError, "mT: needs rank 2 or more", operand=x)
     return swap_axes(x, -1, -2)
@@ -316,10 +318,12 @@ def expand_dims(x: A, axis: int) -> A:
         >>> compute(lambda x: expand_dims(x, 0), [1.0, 2.0])
         array([[1., 2.]])
     """
+    tensors("expand_dims", operand=x)
+    integer("expand_dims", "the axis", axis, operand=x)
     rank = x.ndim + 1
     if not -rank <= axis < rank:
         raise operand_error(ShapeError, f"expand_dims: axis {axis} is out of range for rank {rank}", operand=x)
-    a = axis % rank
+    a = int(axis) % rank
     return reshape(x, (*x.shape[:a], 1, *x.shape[a:]))
 
 

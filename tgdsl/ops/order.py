@@ -19,6 +19,7 @@ from tgdsl.ir import (
     operand_error,
 )
 
+from .arguments import tensors
 from .compare import equal, where
 from .creation import arange
 from .movement import broadcast_to, reshape
@@ -90,6 +91,7 @@ def argmax(x: Tensor, axis: int = -1) -> IntTensor:
         >>> compute(argmax, [[1.0, 5.0, 2.0]])
         array([1], dtype=int32)
     """
+    tensors("argmax", x=x)
     if x.ndim == 0:
         raise operand_error(ShapeError, "argmax: a scalar has no axis", x=x)
     return _argmax(x, axis=normalize_axis("argmax", axis, x))
@@ -130,6 +132,7 @@ def argmin(x: Tensor, axis: int = -1) -> IntTensor:
         >>> compute(argmin, [[1.0, 5.0, 2.0]])
         array([0], dtype=int32)
     """
+    tensors("argmin", x=x)
     if x.ndim == 0:
         raise operand_error(ShapeError, "argmin: a scalar has no axis", x=x)
     return _argmin(x, axis=normalize_axis("argmin", axis, x))

@@ -9,7 +9,8 @@ import numpy as np
 from tgdsl.errors import ShapeError
 from tgdsl.ir import Array, Cotangents, Decompose, Draw, Sample, Tensor, TensorType, op, operand_error
 
-from .compare import cast, equal, where
+from .casting import cast
+from .compare import equal, where
 from .movement import expand_dims
 from .reduce import max as max_
 from .reduce import mean

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from tgdsl.errors import ShapeError
 from tgdsl.ir import (
     Cotangents,
     Draw,
@@ -17,10 +14,10 @@ from tgdsl.ir import (
     TensorType,
     op,
     provides,
-    user_site,
 )
 
 from . import samplers
+from .arguments import number
 from .creation import full
 from .rules import floating
 
@@ -192,9 +189,7 @@ def power(x: Tensor, exponent: Scalar) -> Tensor:
         array([ 8., -1.])
     """
     floating("power", x)
-    e = float(exponent)
-    if not math.isfinite(e):
-        raise ShapeError(f"power: the exponent must be finite, got {exponent!r}", site=user_site())
+    e = number("power", "the exponent", exponent, x=x)
     if e == 0.0:
         return full(shape=x.shape, value=1.0, dtype="f32")
     if e == 1.0:

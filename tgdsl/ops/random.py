@@ -25,6 +25,7 @@ from tgdsl.ir import (
     operand_error,
 )
 
+from .arguments import is_number, shown
 from .compare import greater_equal, where
 from .rules import floating, sizes
 
@@ -222,8 +223,9 @@ def dropout(x: Tensor, p: float) -> Tensor:
         array([1.])
     """
     floating("dropout", x)
-    if not 0.0 <= p < 1.0:
-        raise operand_error(ShapeError, f"dropout: p must be in [0, 1), got {p!r}", x=x)
+    # Compared as f32, like the kernel does: a p that rounds to 1 would keep nothing.
+    if not is_number(p) or not (0.0 <= p < 1.0 and np.float32(p) < 1.0):
+        raise operand_error(ShapeError, f"dropout: p must be in [0, 1), got {shown(p)}", x=x)
     if p == 0.0:
         return x
     kept = greater_equal(rand(x.shape), p)

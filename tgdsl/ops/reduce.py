@@ -23,7 +23,9 @@ from tgdsl.ir import (
     operand_error,
 )
 
-from .compare import cast, equal, where
+from .arguments import flag
+from .casting import cast
+from .compare import equal, where
 from .movement import broadcast_to, reshape
 from .rules import floating, normalize_axes
 
@@ -64,6 +66,7 @@ def _spread(ct: Tensor, x: AnyTensor[Any], axes: tuple[int, ...]) -> Tensor:
 
 def _fold(made: Op[..., Tensor], x: Tensor, axis: Axis, *, keepdims: bool) -> Tensor:
     axes = normalize_axes(made.name, axis, x)
+    flag(made.name, "keepdims", keepdims, operand=x)
     if not axes:
         made.infer((x,), {"axes": axes})  # nothing to fold, but the dtype has to fit
         return x
@@ -317,8 +320,7 @@ def prod(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 
 
 def _last(what: str, x: Tensor) -> None:
-    if x.dtype != "f32":
-        raise operand_error(DTypeError, f"{what}: expected f32", x=x)
+    floating(what, x)
     if x.ndim == 0:
         raise operand_error(ShapeError, f"{what}: a scalar has no last axis", x=x)
 
@@ -337,6 +339,5 @@ def sum_last(x: Tensor) -> Tensor:
 
 def sum_all(x: Tensor) -> Tensor:
     """Sum of all elements, a scalar."""
-    if x.dtype != "f32":
-        raise operand_error(DTypeError, "sum_all: expected f32", x=x)
+    floating("sum_all", x)
     return sum(x)

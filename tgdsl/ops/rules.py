@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from tgdsl.errors import DTypeError, ShapeError
-from tgdsl.ir import REGISTRY, AnyTensor, Shape, Sized, Tensor, TensorType, operand_error, user_site
+from tgdsl.ir import REGISTRY, AnyTensor, Shape, Sized, Tensor, TensorType, operand_error, show_shape, user_site
+
+from .arguments import is_integer, shown, tensors
 
 
 def floating(what: str, x: AnyTensor[Any]) -> TensorType:
     """The type of an op that keeps shape and takes f32 only."""
+    tensors(what, x=x)
     if x.dtype != "f32":
         raise operand_error(DTypeError, f"{what}: expected f32", x=x)
     return x.type
@@ -76,25 +78,52 @@ def unbroadcast(ct: Tensor, x: AnyTensor[Any]) -> Tensor:
     return summed if summed.shape == x.shape else REGISTRY["reshape"](summed, shape=x.shape)
 
 
+def constant_of(x: AnyTensor[Any]) -> float | None:
+    """The number of which every element of `x` is known to be, looked up through views and casts."""
+    node = x.node
+    while node.op.name in ("reshape", "broadcast_to", "permute", "slice", "cast_f32", "cast_i32", "f32_to_i32"):
+        (node,) = node.inputs
+    value: float | None = node.attrs["value"] if node.op.name == "full" else None
+    return value
+
+
+MOST_ELEMENTS = 2**31 - 1
+"""Kernels count elements in i32."""
+
+
+def integers(what: str, wanted: str, values: object) -> tuple[int, ...]:
+    """A sequence of integers as a tuple; sizes keep the names of their dims. `wanted` is what a message says."""
+    given: tuple[Any, ...] | None = None
+    if isinstance(values, Iterable) and not isinstance(values, (str, AnyTensor)):
+        given = tuple(values)
+    if given is None or not all(is_integer(n) for n in given):
+        raise ShapeError(f"{what}: {wanted}, got {shown(values)}", site=user_site())
+    return tuple(n if isinstance(n, Sized) else int(n) for n in given)
+
+
 def sizes(what: str, shape: Sequence[int]) -> Shape:
     """`shape` as a tuple, each size an int of at least 1."""
-    given: tuple[object, ...] = tuple(shape)
-    if any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1 for n in given):
-        raise ShapeError(f"{what}: sizes must be integers of at least 1, got {shape!r}", site=user_site())
-    return tuple(n if isinstance(n, Sized) else int(n) for n in shape)
+    given = integers(what, "sizes must be integers of at least 1", shape)
+    if any(n < 1 for n in given):
+        raise ShapeError(f"{what}: sizes must be integers of at least 1, got {shown(shape)}", site=user_site())
+    if math.prod(given) > MOST_ELEMENTS:
+        raise ShapeError(f"{what}: {show_shape(given)} has more than 2**31 - 1 elements", site=user_site())
+    return given
 
 
 def normalize_axis(what: str, axis: int, x: AnyTensor[Any]) -> int:
     """A non-negative axis of `x`."""
-    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
-        raise operand_error(ShapeError, f"{what}: an axis must be an integer, got {axis!r}", operand=x)
+    tensors(what, operand=x)
+    if not is_integer(axis):
+        raise operand_error(ShapeError, f"{what}: an axis must be an integer, got {shown(axis)}", operand=x)
     if not -x.ndim <= axis < x.ndim:
         raise operand_error(ShapeError, f"{what}: axis {axis} is out of range for rank {x.ndim}", operand=x)
-    return axis % x.ndim
+    return int(axis) % x.ndim
 
 
 def normalize_axes(what: str, axis: int | Sequence[int] | None, x: AnyTensor[Any]) -> tuple[int, ...]:
     """Sorted, non-negative, distinct axes; None means all."""
+    tensors(what, operand=x)
     if axis is None:
         return tuple(range(x.ndim))
     given = tuple(axis) if isinstance(axis, Sequence) else (axis,)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from tgdsl.errors import DTypeError, ShapeError
+from tgdsl.errors import ShapeError
 from tgdsl.ir import (
     AnyTensor,
     Array,
@@ -24,7 +24,8 @@ from tgdsl.ir import (
 )
 from tgdsl.ir.index import Index
 
-from .rules import normalize_axis
+from .arguments import element, integer, is_integer, shown, tensors
+from .rules import normalize_axis, sizes
 
 A = TypeVar("A", bound=AnyTensor[Any])
 Ix = tuple[Index, ...]
@@ -62,7 +63,7 @@ def pad(x: A, widths: Sequence[tuple[int, int]], value: float = 0.0) -> A:
     Args:
         x: Any tensor.
         widths: For each axis, how much before and how much after.
-        value: What the border holds.
+        value: What the border holds: a number that the dtype of `x` holds, but not NaN.
 
     Shape:
         Each axis grows by its two widths.
@@ -74,7 +75,7 @@ def pad(x: A, widths: Sequence[tuple[int, int]], value: float = 0.0) -> A:
         The inner part of `ct`.
 
     Raises:
-        ShapeError: If a width is missing or negative.
+        ShapeError: If a width is missing, negative or not an integer, or the value does not fit the dtype.
 
     Source:
         NumPy, `pad` with mode "constant".
@@ -83,15 +84,19 @@ def pad(x: A, widths: Sequence[tuple[int, int]], value: float = 0.0) -> A:
         >>> compute(lambda x: pad(x, [(1, 0)]), [1.0, 2.0])
         array([0., 1., 2.])
     """
-    given = tuple((int(a), int(b)) for a, b in widths)
-    if len(given) != x.ndim or any(a < 0 or b < 0 for a, b in given):
-        raise operand_error(ShapeError, f"pad: {given} does not give two widths for each axis", operand=x)
-    if not any(a or b for a, b in given):
-        return x
-    if x.dtype != "f32" and value != int(value):
-        raise operand_error(DTypeError, f"pad: {value!r} is not an integer", operand=x)
-    low, high = tuple(a for a, _ in given), tuple(b for _, b in given)
-    return cast("A", _pad(x, low=low, high=high, value=float(value) if x.dtype == "f32" else int(value)))
+    tensors("pad", operand=x)
+    given = [tuple(pair) if isinstance(pair, Iterable) else () for pair in _listed(widths)]
+    fits = all(len(pair) == 2 and all(is_integer(n) and n >= 0 for n in pair) for pair in given)
+    if len(given) != x.ndim or not fits:
+        raise operand_error(ShapeError, f"pad: {shown(widths)} does not give two widths for each axis", operand=x)
+    filled = element("pad", "the value", value, x.dtype, operand=x)
+    low, high = tuple(int(a) for a, _ in given), tuple(int(b) for _, b in given)
+    sizes("pad", [n + a + b for n, a, b in zip(x.shape, low, high, strict=True)])
+    return cast("A", _pad(x, low=low, high=high, value=filled)) if any(low + high) else x
+
+
+def _listed(widths: object) -> list[Any]:
+    return list(widths) if isinstance(widths, Iterable) and not isinstance(widths, AnyTensor) else []
 
 
 def _slice_map(ix: Ix, operand: Shape, *, starts: Shape, sizes: Shape, steps: Shape) -> Source:
@@ -204,19 +209,21 @@ def narrow(x: A, axis: int, start: int, length: int) -> A:
         array([2., 3.])
     """
     a = normalize_axis("narrow", axis, x)
+    start, length = integer("narrow", "start", start, operand=x), integer("narrow", "length", length, operand=x)
     if start < 0 or length < 1 or start + length > x.shape[a]:
         end = start + length
         raise operand_error(
             ShapeError, f"narrow: [{start}, {end}) is not a range of axis {a} of size {int(x.shape[a])}", operand=x
         )
     starts = [start if i == a else 0 for i in range(x.ndim)]
-    sizes = [length if i == a and length != n else n for i, n in enumerate(x.shape)]
-    return slice_axes(x, starts, sizes)
+    return slice_axes(x, starts, [length if i == a and length != n else n for i, n in enumerate(x.shape)])
 
 
 def slice_last_range(x: A, start: int, end: int) -> A:
     """`x[..., start:end]`, the range checked."""
-    return narrow(x, -1, start, end - start)
+    tensors("slice_last_range", operand=x)
+    what = "slice_last_range"
+    return narrow(x, -1, integer(what, "start", start, operand=x), integer(what, "end", end, operand=x) - start)
 
 
 def flip(x: A, axis: int) -> A:

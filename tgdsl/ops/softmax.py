@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tgdsl.errors import DTypeError, ShapeError
+from tgdsl.errors import ShapeError
 from tgdsl.ir import AnyTensor, Array, Cotangents, Decompose, Draw, Sample, Tensor, TensorType, op, operand_error
 
 from .compare import where
@@ -33,8 +33,7 @@ HARD = (0.0, 1e4, -1e4)
 
 def float_axis(what: str, x: AnyTensor[Any], axis: int) -> int:
     """A non-negative axis of an f32 tensor."""
-    if x.dtype != "f32":
-        raise operand_error(DTypeError, f"{what}: expected f32", x=x)
+    floating(what, x)
     if x.ndim == 0:
         raise operand_error(ShapeError, f"{what}: a scalar has no axis", x=x)
     return normalize_axis(what, axis, x)

@@ -29,6 +29,7 @@ from tgdsl.ir import (
 )
 from tgdsl.ir.index import Index
 
+from .arguments import is_integer, shown, tensors
 from .reduce import sum as sum_
 
 Pair = tuple[int, int]
@@ -38,10 +39,10 @@ Ix = tuple[Index, ...]
 def pair(what: str, name: str, value: int | Pair, least: int) -> Pair:
     """An int or a pair as a pair of ints of at least `least`."""
     both: tuple[Any, ...] = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(both) != 2 or any(isinstance(v, bool) or not isinstance(v, int) or v < least for v in both):
+    if len(both) != 2 or not all(is_integer(v) and v >= least for v in both):
         wanted = f"an int or a pair of ints of at least {least}"
-        raise ShapeError(f"{what}: {name} must be {wanted}, got {value!r}", site=user_site())
-    return both[0], both[1]
+        raise ShapeError(f"{what}: {name} must be {wanted}, got {shown(value)}", site=user_site())
+    return int(both[0]), int(both[1])
 
 
 def out_size(n: int, kernel: int, stride: int, padding: int) -> int:
@@ -52,6 +53,7 @@ def out_size(n: int, kernel: int, stride: int, padding: int) -> int:
 def require_images(what: str, *xs: AnyTensor[Any]) -> None:
     """Refuse what is not f32 of rank 4."""
     for x in xs:
+        tensors(what, operand=x)
         if x.dtype != "f32":
             raise operand_error(DTypeError, f"{what}: expected f32", operand=x)
         if x.ndim != 4:
