@@ -118,9 +118,9 @@ class _Compiler:
 
     def _place_all(self, order: Sequence[Node]) -> None:
         for node in order:
-            if isinstance(node.op.lower, Leaf):
-                self._adopt(node, self.leaf(node), Storage())
-        for group in groups((n for n in order if not isinstance(n.op.lower, Leaf)), self.layout):
+            self._place_known(node)
+        computed = [n for n in order if n.id not in self.storage]
+        for group in groups(computed, self.layout):
             self.parts = _Parts(group, self.parts.pool)
             self.parts.inner = self._inner(group) if len(self.parts.slabs) > 1 else set()
             for node in group.nodes:
@@ -142,9 +142,6 @@ class _Compiler:
 
     def _place(self, node: Node) -> None:
         inputs = [self.out.arrays[n.id] for n in node.inputs]
-        if self._is_constant(node):
-            self._adopt(node, self._evaluate(node, inputs), Storage())
-            return
         alias = self._alias(node, inputs)
         if node.op.name == "windows" and any(node.attrs["padding"]):
             self._windows(node, inputs)
@@ -204,15 +201,14 @@ class _Compiler:
                 storage.pool.give(storage.buffer)
             storage.buffer = None
 
-    def _is_constant(self, node: Node) -> bool:
-        known = not node.op.stochastic and all(n.id in self.constant for n in node.inputs)
-        if known:
+    def _place_known(self, node: Node) -> None:
+        """Place a leaf or a constant, which no call computes."""
+        if isinstance(node.op.lower, Leaf):
+            self._adopt(node, self.leaf(node), Storage())
+        elif not node.op.stochastic and all(n.id in self.constant for n in node.inputs):
             self.constant.add(node.id)
-        return known
-
-    def _evaluate(self, node: Node, inputs: Sequence[Array]) -> Array:
-        value = np.asarray(node.op.ref(*inputs, **node.attrs), NUMPY[node.dtype])
-        return value.reshape(_shape(node))
+            value = node.op.ref(*(self.out.arrays[n.id] for n in node.inputs), **node.attrs)
+            self._adopt(node, np.asarray(value, NUMPY[node.dtype]).reshape(_shape(node)), Storage())
 
     def _alias(self, node: Node, inputs: Sequence[Array]) -> Array | None:
         if not isinstance(node.op.lower, View) or len(inputs) != 1:

@@ -35,21 +35,36 @@ class Group:
         nodes: In topological order.
         axis: The axis, the outermost one in memory; None where the node is not cut.
         extent: Its size.
+        ids: Those of the nodes.
+        largest: Elements of the largest array that is read or written.
     """
 
     nodes: list[Node]
     axis: int | None = None
     extent: int = 1
+    ids: set[int] = attrs.field(factory=set)
+    largest: int = 0
+
+    @classmethod
+    def of(cls, node: Node, axis: int | None = None, extent: int = 1) -> Group:
+        """A group of one."""
+        return cls([node], axis, extent, {node.id}, _weight(node))
+
+    def add(self, node: Node) -> None:
+        """Another node, which comes last."""
+        self.nodes.append(node)
+        self.ids.add(node.id)
+        self.largest = max(self.largest, _weight(node))
 
     def small(self) -> bool:
         """Whether everything fits into one slab."""
-        return all(n.type.size <= SLAB for n in self.nodes)
+        return self.largest <= SLAB
 
     def slabs(self) -> list[tuple[int, int]]:
         """Where each slab begins and ends."""
         if self.axis is None or self.small():
             return [(0, self.extent)]
-        rows = max(1, SLAB * self.extent // max(n.type.size for n in self.nodes))
+        rows = max(1, SLAB * self.extent // self.largest)
         return [(i, min(i + rows, self.extent)) for i in range(0, self.extent, rows)]
 
     def axis_in(self, node: Node, operand: Node) -> int | None:
@@ -59,6 +74,10 @@ class Group:
         shift = node.type.ndim - operand.type.ndim if isinstance(node.op.lower, Pointwise) else 0
         axis = self.axis - shift
         return axis if axis >= 0 and operand.shape[axis] == self.extent else None
+
+
+def _weight(node: Node) -> int:
+    return max(n.type.size for n in (node, *node.inputs))
 
 
 def orders(nodes: Iterable[Node], users: Mapping[int, Sequence[Node]]) -> dict[int, Order]:
@@ -84,7 +103,7 @@ def _order(node: Node, known: Mapping[int, Order], users: Sequence[Node]) -> Ord
         return tuple(sorted(left).index(a) for a in left)
     if name == "permute":
         return tuple(node.attrs["perm"].index(a) for a in first)
-    if name in ("windows", "window_sum", "reshape") and first == _batch_last(first) and len(plain) > 1:
+    if name in ("windows", "window_sum", "reshape") and first == _batch_last(first) and min(len(first), len(plain)) > 1:
         kept = name != "reshape" or node.shape[0] == node.inputs[0].shape[0]
         return _batch_last(plain) if kept and not any(node.attrs.get("padding", ())) else plain
     if name == "matmul" and len(plain) > 2 and users and all(u.op.name == "permute" for u in users):
@@ -110,45 +129,44 @@ def groups(nodes: Iterable[Node], layout: Mapping[int, Order]) -> Iterator[Group
     """
     chain: Group | None = None
     after: list[Node] = []
+    waiting: set[int] = set()
     for node in nodes:
         reads = {n.id for n in node.inputs}
-        late = any(n.id in reads for n in after)
-        joined = chain is not None and any(n.id in reads for n in chain.nodes)
+        late, joined = reads & waiting, chain is not None and reads & chain.ids
         begins = _begins(node, layout[node.id])
         # What needs no slabs had better not be cut because something larger comes after it.
         grows = chain is not None and chain.small() and begins is not None and not begins.small()
         if chain is not None and not late and not grows and _joins(node, layout[node.id], chain):
-            chain.nodes.append(node)
-            continue
-        if begins is not None and (chain is None or late or joined or grows):
+            chain.add(node)
+        elif begins is not None and (chain is None or late or joined or grows):
             yield from _closed(chain, after)
-            chain, after = begins, []
+            chain, after, waiting = begins, [], set()
         elif late or joined:
             after.append(node)
+            waiting.add(node.id)
         else:
-            yield begins or Group([node])
+            yield begins or Group.of(node)
     yield from _closed(chain, after)
-
-
-def _joins(node: Node, order: Order, group: Group) -> bool:
-    """Whether the node can be cut as the group is, and what it reads of the group too."""
-    inside = {n.id for n in group.nodes}
-    alike = all(group.axis_in(node, n) == group.axis for n in node.inputs if n.id in inside)
-    return alike and order[:1] == (group.axis,) and _fits(node, group)
 
 
 def _closed(chain: Group | None, after: Sequence[Node]) -> Iterator[Group]:
     if chain is not None:
         yield chain
     for node in after:
-        yield Group([node])
+        yield Group.of(node)
+
+
+def _joins(node: Node, order: Order, group: Group) -> bool:
+    """Whether the node can be cut as the group is, and what it reads of the group too."""
+    alike = all(group.axis_in(node, n) == group.axis for n in node.inputs if n.id in group.ids)
+    return alike and order[:1] == (group.axis,) and _fits(node, group)
 
 
 def _begins(node: Node, order: Order) -> Group | None:
     """The group that starts with a node, if its outermost axis can be cut."""
-    if node.type.ndim < 2 or isinstance(node.op.lower, View) or node.shape[order[0]] < 2:
+    if node.type.ndim < 1 or isinstance(node.op.lower, View) or node.shape[order[0]] < 2:
         return None
-    group = Group([node], order[0], int(node.shape[order[0]]))
+    group = Group.of(node, order[0], int(node.shape[order[0]]))
     return group if _fits(node, group) else None
 
 
