@@ -109,16 +109,16 @@ def test_what_reads_other_rows_waits_for_all_slabs() -> None:
         y = ops.exp(x)
         return ops.tanh(y) + ops.sqrt(y).mT
 
-    assert chains(fn, 256, 256) == [["exp", "tanh", "sqrt"], ["add"]]
+    assert chains(fn, 512, 512) == [["exp", "tanh", "sqrt"], ["add"]]
 
 
 def test_an_operand_is_not_overwritten_while_another_slab_reads_all_of_it() -> None:
-    feeds = {"x": np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)}
+    feeds = {"x": np.random.default_rng(0).normal(size=(512, 512)).astype(np.float32)}
 
     def fn(x: Tensor) -> Tensor:
         y = ops.exp(x)
         ops.sum(y)
-        return ops.tanh(ops.reshape(ops.sum(y, 0) + 0.0, (1, 256)) * 1e-3 + y.mT) * y
+        return ops.tanh(ops.reshape(ops.sum(y, 0) + 0.0, (1, 512)) * 1e-3 + y.mT) * y
 
     graph = traced(fn, feeds)
     assert_same(executable(graph)(feeds), on_reference(graph, feeds), terms=300, scale=1.0)

@@ -7,7 +7,7 @@ because the buffer may have held something else in between.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from tgdsl.ir import Node
 from .numpy_calls import Call, Place, bound, emits, general
 from .numpy_pool import Array, flattened
 
-CHUNK = 16384
+CHUNK: Final = 65536
 """Elements that a long formula works on at a time, so that they stay in cache."""
 
 # erf(x) = tanh(x * P(x * x)): P is smooth, because both sides tend to one alike, and was

@@ -20,8 +20,8 @@ from tgdsl.ir import Node, Pointwise, Reduction, View
 
 from .numpy_calls import elementwise
 
-SLAB: Final = 32768
-"""Elements of the largest array in a slab: 128 KB. Less would go into calls, more out of cache."""
+SLAB: Final = 65536
+"""Elements of the largest array in a slab: 256 KB. Less would go into calls, more out of cache."""
 
 Order = tuple[int, ...]
 IMAGES: Final = frozenset({"conv2d", "conv2d_input"})
