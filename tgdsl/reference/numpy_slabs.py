@@ -23,8 +23,11 @@ from .numpy_calls import elementwise
 SLAB: Final = 65536
 """Elements of the largest array in a slab: 256 KB. Less would go into calls, more out of cache."""
 
-Order = tuple[int, ...]
 IMAGES: Final = frozenset({"conv2d", "conv2d_input"})
+MANY: Final = 8
+"""Images from which on it pays to have the batch innermost."""
+
+Order = tuple[int, ...]
 
 
 @attrs.define
@@ -90,7 +93,7 @@ def orders(nodes: Iterable[Node], users: Mapping[int, Sequence[Node]]) -> dict[i
 
 def _order(node: Node, known: Mapping[int, Order], users: Sequence[Node]) -> Order:
     plain, name = tuple(range(node.type.ndim)), node.op.name
-    if name in IMAGES:
+    if name in IMAGES and node.shape[0] >= MANY:
         return _batch_last(plain)
     if not node.inputs:
         return plain
