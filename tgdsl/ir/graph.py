@@ -235,18 +235,18 @@ def _operands(graph: Graph, what: str, args: tuple[Any, ...]) -> tuple[AnyTensor
 def constant(what: str, value: Any, like: AnyTensor[Any]) -> AnyTensor[Any]:
     """A Python number as a rank-0 tensor of the dtype of `like`; never truncated in silence."""
     if isinstance(like, IntTensor):
-        if float(value) != int(value):
-            raise DTypeError(f"{what}: {value!r} is not an integer, the other operand is {like.type}", site=user_site())
-        if not -(2**31) <= int(value) < 2**31:
+        if not -(2**31) <= value < 2**31:  # NaN and infinities too; int() would fail on them
             raise ShapeError(f"{what}: {value!r} does not fit i32", site=user_site())
+        if value != int(value):
+            raise DTypeError(f"{what}: {value!r} is not an integer, the other operand is {like.type}", site=user_site())
         return _filled(int(value), "i32")
     if isinstance(like, Tensor):
-        number = float(value)
-        if math.isnan(number):
+        if value != value:
             raise ShapeError(f"{what}: the constant is NaN", site=user_site())
-        if math.isfinite(number) and abs(number) > float(np.finfo(np.float32).max):
+        # Compared before it is converted, because float() of a long int overflows.
+        if value not in (math.inf, -math.inf) and abs(value) > float(np.finfo(np.float32).max):
             raise ShapeError(f"{what}: {value!r} is outside the range of f32", site=user_site())
-        return _filled(number, "f32")
+        return _filled(float(value), "f32")
     raise DTypeError(f"{what}: a number cannot be combined with {like.type}", site=user_site())
 
 

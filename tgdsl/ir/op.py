@@ -125,7 +125,13 @@ class Op(Generic[P, T]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Type-check one application and add it to the graph being traced."""
-        return apply(self, args, {**self.defaults, **kwargs})  # type: ignore[return-value]
+        given, named = list[Any](args), dict[str, Any](kwargs)
+        # Operands may be given by name; left among the attributes they would not be inputs of the node.
+        for name in self.operands[len(given) :]:
+            if name not in named:
+                break
+            given.append(named.pop(name))
+        return apply(self, tuple(given), {**self.defaults, **named})  # type: ignore[return-value]
 
     def infer(self, inputs: tuple[AnyTensor[Any], ...], attributes: dict[str, Any]) -> TensorType:
         """Run the type rule."""

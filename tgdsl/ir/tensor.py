@@ -107,6 +107,16 @@ class AnyTensor(Generic[S]):
             site=user_site(),
         )
 
+    if not TYPE_CHECKING:  # to the checkers a tensor must not look like what NumPy takes
+
+        def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+            # Without it NumPy makes an array of objects by indexing, and goes on.
+            raise TraceError(
+                f"{self!r} cannot become a NumPy array: it has no values while it is traced",
+                hint="use the ops of tgdsl.ops; read values from the result of step or run",
+                site=user_site(),
+            )
+
     def __bool__(self) -> NoReturn:
         raise TraceError(
             "a tensor has no truth value while it is traced; use where(cond, a, b) instead of if / and / or",
@@ -176,7 +186,14 @@ class Tensor(AnyTensor[np.float32]):
 
     def __matmul__(self, other: Tensor, /) -> Tensor:
         known: object = other
-        return cast("Tensor", _method("matmul", self, other)) if isinstance(known, AnyTensor) else NotImplemented
+        if not isinstance(known, (AnyTensor, np.ndarray)):
+            return NotImplemented
+        return cast("Tensor", _method("matmul", self, other))
+
+    if not TYPE_CHECKING:  # an array is refused with a hint, and to the checkers it never fits
+
+        def __rmatmul__(self, other: object, /) -> Tensor:
+            return _method("matmul", other, self) if isinstance(other, np.ndarray) else NotImplemented
 
     def __lt__(self, other: Tensor | Scalar, /) -> BoolTensor:
         return cast("BoolTensor", _infix("less", self, other))

@@ -8,17 +8,17 @@ array pays for its pages again in every step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
 from tgdsl.ir import Node
 
-Array: TypeAlias = NDArray[Any]
+from .numpy_pool import Array, flattened, in_order, memory_order
+
 Call: TypeAlias = Callable[[], object]
 
 
@@ -29,10 +29,11 @@ class Place:
     Attributes:
         node: The node.
         inputs: Its operands.
-        out: Where its value goes; contiguous.
+        out: Where its value goes: without gaps, its axes in memory in any order.
         constant: For each operand, whether it never changes.
         scratch: Gives an array that may be overwritten by the next node.
         key: Two numbers that stochastic ops are keyed by.
+        made: Arrays that never change, shared by all calls of a program.
     """
 
     node: Node
@@ -41,15 +42,34 @@ class Place:
     constant: Sequence[bool]
     scratch: Callable[[tuple[int, ...], Any], Array]
     key: Array
+    made: dict[Hashable, Array] = attrs.field(factory=dict)
 
     @property
     def x(self) -> Array:
         """The first operand."""
         return self.inputs[0]
 
+    def like(self, array: Array, dtype: Any = np.float32) -> Array:
+        """Scratch that lies in memory as `array` does, so that a call sees one long row of both."""
+        order = memory_order(array)
+        return in_order(self.scratch(tuple(array.shape[a] for a in order), dtype), order)
 
-LONG = 1024
+    def once(self, key: Hashable, make: Callable[[], Array]) -> Array:
+        """An array that never changes, made by the first who asks for it."""
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
+    def filled(self, array: Array, value: float) -> Array:
+        """An array of one value that lies in memory as `array` does."""
+        return self.once((value, array.shape, array.strides), lambda: np.full_like(array, value))
+
+
+LONG: Final = 1024
 """Terms of a sum beyond which it is done in parts."""
+
+SMALL: Final = 256
+"""Rows and columns up to which BLAS multiplies by a transposed matrix at half its speed."""
 
 Emitter: TypeAlias = Callable[[Place], list[Call]]
 EMITTERS: dict[str, Emitter] = {}
@@ -77,8 +97,16 @@ def emit(place: Place) -> list[Call]:
     if emitter is not None:
         return emitter(place)
     if _is_ufunc(node):
-        return [partial(node.op.ref, *place.inputs, out=place.out)]
+        return [bound(node.op.ref, *place.inputs, out=place.out)]
     return [_stochastic(place) if node.op.stochastic else general(place)]
+
+
+def bound(ufunc: Any, *operands: Any, out: Array) -> Call:
+    """A call of a ufunc that NumPy has little to parse of: 0.7 microseconds instead of 1.3."""
+    arrays = [np.asarray(x, out.dtype) if isinstance(x, float) else x for x in operands]
+    if ufunc in (np.maximum, np.minimum):  # the only two that refuse a third positional operand
+        return partial(ufunc, *arrays, out=out)
+    return partial(ufunc, *arrays, out)
 
 
 def elementwise(node: Node) -> bool:
@@ -120,12 +148,12 @@ def _stochastic(place: Place) -> Call:
 
 @emits("relu", in_place=True)
 def _relu(place: Place) -> list[Call]:
-    return [partial(np.maximum, place.x, np.zeros(place.out.shape, np.float32), out=place.out)]
+    return [bound(np.maximum, place.x, place.filled(place.out, 0.0), out=place.out)]
 
 
 @emits("square", in_place=True)
 def _square(place: Place) -> list[Call]:
-    return [partial(np.multiply, place.x, place.x, out=place.out)]
+    return [bound(np.multiply, place.x, place.x, out=place.out)]
 
 
 @emits("power", in_place=True)
@@ -133,56 +161,56 @@ def _power(place: Place) -> list[Call]:
     exponent = float(place.node.attrs["exponent"])
     if exponent == 2.0:
         return _square(place)
-    return [partial(np.power, place.x, np.float32(exponent), out=place.out)]
+    return [bound(np.power, place.x, exponent, out=place.out)]
 
 
 @emits("rsqrt", in_place=True)
 def _rsqrt(place: Place) -> list[Call]:
     out = place.out
-    return [partial(np.sqrt, place.x, out=out), partial(np.divide, np.float32(1.0), out, out=out)]
+    return [bound(np.sqrt, place.x, out=out), bound(np.divide, 1.0, out, out=out)]
 
 
 @emits("sigmoid", in_place=True)
 def _sigmoid(place: Place) -> list[Call]:
-    half, out = np.float32(0.5), place.out
+    out = place.out
     return [
-        partial(np.multiply, place.x, half, out=out),
-        partial(np.tanh, out, out=out),
-        partial(np.multiply, out, half, out=out),
-        partial(np.add, out, half, out=out),
+        bound(np.multiply, place.x, 0.5, out=out),
+        bound(np.tanh, out, out=out),
+        bound(np.multiply, out, 0.5, out=out),
+        bound(np.add, out, 0.5, out=out),
     ]
 
 
 @emits("where", in_place=True)
 def _where(place: Place) -> list[Call]:
     """Select by bits: `b ^ ((a ^ b) & mask)`, exact for every value and free of branches."""
-    condition, a, b = place.inputs
+    _, a, b = place.inputs
     if place.out.dtype.itemsize != np.dtype(np.int32).itemsize:
         return [general(place)]
-    calls: list[Call] = []
-    if place.constant[0]:
-        mask = np.where(condition, np.int32(-1), np.int32(0))
-    else:
-        mask = place.scratch(condition.shape, np.int32)
-        calls += [
-            partial(np.copyto, mask, condition.view(np.int8)),
-            partial(np.negative, mask, mask),
-        ]
+    calls, mask = _mask(place)
     a, b, to = a.view(np.int32), b.view(np.int32), place.out.view(np.int32)
     if place.constant[2] and not np.asarray(b).any():
-        return [*calls, partial(np.bitwise_and, a, mask, to)]
+        return [*calls, bound(np.bitwise_and, a, mask, out=to)]
     if place.constant[0] and place.constant[2] and b.size == 1:
-        return [
-            partial(np.bitwise_and, a, mask, to),
-            partial(np.bitwise_or, to, ~mask & b.reshape(-1)[0], to),
-        ]
-    mixed = place.scratch(place.out.shape, np.int32)
+        rest = ~mask & b.reshape(-1)[0]
+        return [bound(np.bitwise_and, a, mask, out=to), bound(np.bitwise_or, to, rest, out=to)]
+    mixed = place.like(place.out, np.int32)
     return [
         *calls,
-        partial(np.bitwise_xor, a, b, mixed),
-        partial(np.bitwise_and, mixed, mask, mixed),
-        partial(np.bitwise_xor, mixed, b, to),
+        bound(np.bitwise_xor, a, b, out=mixed),
+        bound(np.bitwise_and, mixed, mask, out=mixed),
+        bound(np.bitwise_xor, mixed, b, out=to),
     ]
+
+
+def _mask(place: Place) -> tuple[list[Call], Array]:
+    """All bits where the condition holds, and the calls that make them if it can change."""
+    condition = place.inputs[0]
+    if place.constant[0]:
+        key = ("mask", condition.__array_interface__["data"][0], condition.shape, condition.strides)
+        return [], place.once(key, lambda: np.where(condition, np.int32(-1), np.int32(0)))
+    mask = place.like(condition, np.int32)
+    return [partial(np.copyto, mask, condition.view(np.int8)), bound(np.negative, mask, out=mask)], mask
 
 
 # Folds
@@ -191,24 +219,49 @@ def _where(place: Place) -> list[Call]:
 @emits("sum")
 def _sum(place: Place) -> list[Call]:
     x, out, axes = place.x, place.out, tuple(place.node.attrs["axes"])
-    if x.dtype == np.float32 and x.flags.c_contiguous and x.ndim > len(axes):
+    order = memory_order(x)
+    folded, left = [a in axes for a in order], [a for a in order if a not in axes]
+    seen = out.transpose([sorted(left).index(a) for a in left])
+    if x.dtype == np.float32 and flattened(x) is not None and seen.flags.c_contiguous and left:
         # A product with ones is BLAS, several times faster than a fold of short rows.
         n = int(np.prod([x.shape[a] for a in axes]))
-        if axes == tuple(range(x.ndim - len(axes), x.ndim)) and n <= LONG:
-            return [partial(np.dot, x.reshape(-1, n), np.ones(n, np.float32), out.reshape(-1))]
-        if axes == tuple(range(len(axes))):
-            return _column_sums(place, x.reshape(n, -1), out.reshape(-1))
+        flat = x.transpose(order)
+        if not any(folded[: -len(axes)]):
+            return _row_sums(place, flat.reshape(-1, n), seen.reshape(-1))
+        if all(folded[: len(axes)]):
+            return _column_sums(place, flat.reshape(n, -1), seen.reshape(-1))
     return _slices(np.add, x, axes, out) or [_reduce(np.add, x, axes, out)]
 
 
+def _part(n: int) -> int:
+    """Terms that are summed at a time.
+
+    Summed term after term, a million would lose three digits; sums of parts lose none.
+    """
+    return n if n <= LONG else next((r for r in range(LONG, 31, -1) if n % r == 0), n)
+
+
+def _ones(place: Place, n: int) -> Array:
+    return place.once(("ones", n), lambda: np.ones(n, np.float32))
+
+
+def _row_sums(place: Place, x: Array, out: Array) -> list[Call]:
+    rows, n = x.shape
+    part = _part(n)
+    if part == n:
+        return [partial(np.dot, x, _ones(place, n), out)]
+    sums = place.scratch((rows, n // part), np.float32)
+    first = partial(np.dot, x.reshape(-1, part), _ones(place, part), sums.reshape(-1))
+    return [first, *_row_sums(place, sums, out)]
+
+
 def _column_sums(place: Place, x: Array, out: Array) -> list[Call]:
-    # Summed row after row, a million rows would lose three digits; sums of parts lose none.
     n, width = x.shape
-    part = next((r for r in range(LONG, 31, -1) if n % r == 0), n)
-    if n <= LONG or part == n:
-        return [partial(np.dot, np.ones(n, np.float32), x, out)]
+    part = _part(n)
+    if part == n:
+        return [partial(np.dot, _ones(place, n), x, out)]
     sums = place.scratch((n // part, width), np.float32)
-    first = partial(np.matmul, np.ones(part, np.float32), x.reshape(-1, part, width), sums)
+    first = partial(np.matmul, _ones(place, part), x.reshape(-1, part, width), sums)
     return [first, *_column_sums(place, sums, out)]
 
 
@@ -216,7 +269,7 @@ def _column_sums(place: Place, x: Array, out: Array) -> list[Call]:
 def _extreme(place: Place) -> list[Call]:
     x, out, axes = place.x, place.out, tuple(place.node.attrs["axes"])
     fold = np.maximum if place.node.op.name == "max" else np.minimum
-    if axes != (x.ndim - 1,) or x.ndim < 2 or out.size < 16:
+    if axes != (x.ndim - 1,) or x.ndim < 2 or out.size < 16 or not x.flags.c_contiguous:
         return _slices(fold, x, axes, out) or [_reduce(fold, x, axes, out)]
     calls: list[Call] = []
     while x.shape[-1] > 16 and x.shape[-1] % 2 == 0:
@@ -256,6 +309,8 @@ def _matmul(place: Place) -> list[Call]:
     out = place.out
     if a.ndim == 2 and b.ndim == 2:
         return [*calls, partial(np.dot, a, b, out)]
+    if b.strides[-2] == b.itemsize and max(out.shape[-2:]) <= SMALL:
+        b = _copied(b, calls, place)
     return [*calls, partial(np.matmul, a, b, out)]
 
 
@@ -264,6 +319,10 @@ def _for_blas(x: Array, calls: list[Call], place: Place) -> Array:
     rows, columns = x.strides[-2:] if x.ndim >= 2 else (x.itemsize, x.itemsize)
     if x.itemsize in (rows, columns) and min(rows, columns) > 0:
         return x
+    return _copied(x, calls, place)
+
+
+def _copied(x: Array, calls: list[Call], place: Place) -> Array:
     copy = place.scratch(x.shape, x.dtype)
     calls.append(partial(np.copyto, copy, x))
     return copy

@@ -1,59 +1,26 @@
 """From a graph to a list of bound NumPy calls.
 
 Buffers come from a pool and go back after their last use; a chain of element-wise calls
-works in place. A state whose last reader is the call that computes its next value is
-overwritten by that call; otherwise its next value is copied when the graph has run.
+works in place, and slab by slab where its arrays would not fit the cache. A state whose
+last reader is the call that computes its next value is overwritten by that call;
+otherwise its next value is copied when the graph has run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
 from tgdsl.dtypes import NUMPY
 from tgdsl.ir import Leaf, Node, View
 
 from . import numpy_moves
 from .numpy_calls import Call, Place, elementwise, emit
-
-Array = NDArray[Any]
-
-
-@attrs.define(eq=False)
-class Storage:
-    """Memory behind one or several arrays, and how many reads of it are still to come."""
-
-    buffer: Array | None
-    pending: int = 0
-
-
-@attrs.define(eq=False)
-class Pool:
-    """Free buffers by dtype; the smallest that is large enough is taken."""
-
-    free: dict[Any, list[Array]] = attrs.field(factory=dict)
-    allocated: int = 0
-
-    def take(self, shape: tuple[int, ...], dtype: Any) -> tuple[Array, Array]:
-        """A buffer, and an array of the shape at its start."""
-        size = int(np.prod(shape))
-        fitting = [b for b in self.free.get(dtype, ()) if size <= b.size <= 2 * size]
-        if fitting:
-            buffer = min(fitting, key=lambda b: b.size)
-            self.free[dtype] = [b for b in self.free[dtype] if b is not buffer]
-        else:
-            buffer = np.zeros(size, dtype)
-            self.allocated += buffer.nbytes
-        return buffer, buffer[:size].reshape(shape)
-
-    def give(self, buffer: Array) -> None:
-        """Take a buffer back."""
-        self.free.setdefault(buffer.dtype.type, []).append(buffer)
+from .numpy_pool import Array, Pool, Storage, flattened, in_order, memory_order
+from .numpy_slabs import Group, groups, orders
 
 
 @attrs.define(eq=False)
@@ -63,7 +30,7 @@ class Calls:
     Attributes:
         calls: To be run in order.
         copies: Next values of states, copied by `commit`.
-        arrays: Where each node lies, by its id.
+        arrays: Where each node lies, by its id; of what one slab holds, the last one.
         nbytes: Operands and results of all calls.
         allocated: Bytes of buffers.
     """
@@ -99,10 +66,6 @@ def compile_calls(
     targets: Sequence[tuple[Node, Array]] = (),
     updates: Updates = (),
     key: Array | None = None,
-    *,
-    given: Mapping[int, Array] = MappingProxyType({}),
-    rows: tuple[int, int] | None = None,
-    pool: Pool | None = None,
 ) -> Calls:
     """Bind every call of a graph.
 
@@ -112,88 +75,116 @@ def compile_calls(
         targets: Nodes and where else their values are written.
         updates: Next value, array and leaf of each state.
         key: Two numbers that stochastic ops are keyed by.
-        given: Nodes that are computed already, by id.
-        rows: `(all, some)`: arrays are parts of `some` rows of arenas of `all` rows.
-        pool: Where buffers come from; they are shared with whoever else takes from it.
     """
-    compiler = _Compiler(leaf, np.zeros(2, np.int64) if key is None else key, pool or Pool())
-    compiler.given, compiler.rows = given, rows
+    compiler = _Compiler(leaf, np.zeros(2, np.int64) if key is None else key)
     return compiler.compile(results, targets, updates)
 
 
 class _Compiler:
-    def __init__(self, leaf: Callable[[Node], Array], key: Array, pool: Pool) -> None:
+    def __init__(self, leaf: Callable[[Node], Array], key: Array) -> None:
         self.leaf = leaf
         self.key = key
-        self.pool = pool
-        self.given: Mapping[int, Array] = {}
-        self.rows: tuple[int, int] | None = None
         self.out = Calls()
-        self.scratch: list[Array] = []
+        self.pool = Pool()
         self.storage: dict[int, Storage] = {}
         self.uses: dict[int, int] = {}
         self.constant: set[int] = set()
+        self.made: dict[Hashable, Array] = {}
+        self.direct: dict[int, Array] = {}
+        self.states: dict[int, tuple[Array, Node]] = {}
+        self.parts = _Parts(Group([]), Pool())
 
     def compile(self, results: Sequence[Node], targets: Sequence[tuple[Node, Array]], updates: Updates) -> Calls:
         roots = [*results, *(n for n, _ in targets), *(n for n, _, _ in updates)]
-        order = _needed(roots, self.given)
-        for node in [*(n for o in order if o.id not in self.given for n in o.inputs), *roots]:
+        order = _needed(roots)
+        self.users: dict[int, list[Node]] = {}
+        for node in order:
+            for read in node.inputs:
+                self.users.setdefault(read.id, []).append(node)
+        self.uses = {i: len(users) for i, users in self.users.items()}
+        for node in roots:
             self.uses[node.id] = self.uses.get(node.id, 0) + 1
         # The first target of a node is where it is computed; others are copies.
-        direct: dict[int, Array] = {}
         for node, array in targets:
-            direct.setdefault(node.id, array)
-        states = {n.id: (array, source) for n, array, source in updates}
-        for node in order:
-            self._place(node, direct.get(node.id), states.get(node.id))
+            self.direct.setdefault(node.id, array)
+        self.states = {n.id: (array, source) for n, array, source in updates}
+        self.layout = orders(order, self.users)
+        self._place_all(order)
         for node, array in targets:
             self._copy(self.out.calls, node, array)
         self._commits(updates)
-        self.out.allocated = self.pool.allocated
+        self.out.allocated = self.pool.allocated + self.parts.pool.allocated
         return self.out
 
-    def _shape(self, node: Node) -> tuple[int, ...]:
-        shape = tuple(int(n) for n in node.shape)
-        if self.rows is not None and len(shape) == 2 and shape[0] == self.rows[0]:
-            return (self.rows[1], shape[1])
-        return shape
+    def _place_all(self, order: Sequence[Node]) -> None:
+        for node in order:
+            self._place_known(node)
+        computed = [n for n in order if n.id not in self.storage]
+        for group in groups(computed, self.layout):
+            self.parts = _Parts(group, self.parts.pool)
+            self.parts.inner = self._inner(group) if len(self.parts.slabs) > 1 else set()
+            for node in group.nodes:
+                self._place(node)
+            self.out.calls += [call for calls in self.parts.calls for call in calls]
+            for buffer in self.parts.late:
+                self.pool.give(buffer)
 
-    def _place(self, node: Node, target: Array | None, state: tuple[Array, Node] | None) -> None:
-        if node.id in self.given:
-            self._adopt(node, self.given[node.id], Storage(None))
-            return
+    def _inner(self, group: Group) -> set[int]:
+        """What only calls of the group read, so that room for one slab is enough."""
+        inside = {n.id for n in group.nodes}
+        return {
+            node.id
+            for node in group.nodes
+            if not isinstance(node.op.lower, View)
+            and len(self.users.get(node.id, ())) == self.uses[node.id]
+            and all(u.id in inside and not isinstance(u.op.lower, View) for u in self.users[node.id])
+        }
+
+    def _place(self, node: Node) -> None:
         inputs = [self.out.arrays[n.id] for n in node.inputs]
-        if isinstance(node.op.lower, Leaf):
-            self._adopt(node, self.leaf(node), Storage(None))
-            return
-        if self._is_constant(node):
-            self._adopt(node, self._evaluate(node, inputs), Storage(None))
-            return
         alias = self._alias(node, inputs)
         if node.op.name == "windows" and any(node.attrs["padding"]):
             self._windows(node, inputs)
         elif alias is not None:
             self._adopt(node, alias, self.storage[node.inputs[0].id])
         else:
-            array, storage = self._destination(node, target, state)
-            self._adopt(node, array, storage)
-            self.out.calls += emit(self._at(node, inputs, array))
-            while self.scratch:
-                self.pool.give(self.scratch.pop())
-            self.out.nbytes += sum(a.nbytes for a in inputs) + array.nbytes
+            self._compute(node, inputs)
         for n in node.inputs:
             self._release(self.storage[n.id])
 
-    def _at(self, node: Node, inputs: Sequence[Array], array: Array) -> Place:
+    def _compute(self, node: Node, inputs: Sequence[Array]) -> None:
+        for n, array in zip(node.inputs, inputs, strict=True):
+            if not self.parts.aligned(node, n, array):
+                self.parts.whole.append(self.storage[n.id])
+        array, storage = self._destination(node)
+        self._adopt(node, array, storage)
+        for slab, calls in zip(self.parts.slabs, self.parts.calls, strict=True):
+            parts = [self.parts.cut(node, n, x, slab) for n, x in zip(node.inputs, inputs, strict=True)]
+            calls.extend(self._emit(node, parts, self.parts.cut(node, node, array, slab)))
+        self.out.nbytes += sum(a.nbytes for a in inputs) + array.nbytes
+
+    def _emit(self, node: Node, inputs: Sequence[Array], array: Array) -> list[Call]:
+        """The calls of one slab; what they take as scratch is free again after them."""
+        taken: list[tuple[Pool, Array]] = []
+        pool = self.parts.pool if len(self.parts.slabs) > 1 else self.pool
+
+        def scratch(shape: tuple[int, ...], dtype: Any) -> Array:
+            buffer, room = pool.take(tuple(int(n) for n in shape), np.dtype(dtype).type)
+            taken.append((pool, buffer))
+            return room
+
         constant = [n.id in self.constant for n in node.inputs]
-        return Place(node, inputs, array, constant, self._scratch, self.key)
+        calls = emit(Place(node, inputs, array, constant, scratch, self.key, self.made))
+        for owner, buffer in taken:
+            owner.give(buffer)
+        return calls
 
     def _windows(self, node: Node, inputs: Sequence[Array]) -> None:
         (b, c, h, w), (p, q) = inputs[0].shape, node.attrs["padding"]
         buffer, padded = self.pool.take((b, c, h + 2 * p, w + 2 * q), np.float32)
-        calls, view = numpy_moves.padded_windows(self._at(node, inputs, padded), padded)
-        self._adopt(node, view, Storage(buffer))
-        self.out.calls += calls
+        calls, view = numpy_moves.padded_windows(node, inputs[0], padded)
+        self._adopt(node, view, Storage(buffer, self.pool))
+        self.parts.calls[0] += calls
         self.out.nbytes += inputs[0].nbytes + padded.nbytes
 
     def _adopt(self, node: Node, array: Array, storage: Storage) -> None:
@@ -203,55 +194,67 @@ class _Compiler:
 
     def _release(self, storage: Storage) -> None:
         storage.pending -= 1
-        if storage.pending == 0 and storage.buffer is not None:
-            self.pool.give(storage.buffer)
+        if storage.pending == 0 and storage.buffer is not None and storage.pool is not None:
+            if storage.pool is self.pool and len(self.parts.slabs) > 1:
+                self.parts.late.append(storage.buffer)  # the next slab reads it too
+            else:
+                storage.pool.give(storage.buffer)
             storage.buffer = None
 
-    def _is_constant(self, node: Node) -> bool:
-        known = not node.op.stochastic and all(n.id in self.constant for n in node.inputs)
-        if known:
+    def _place_known(self, node: Node) -> None:
+        """Place a leaf or a constant, which no call computes."""
+        if isinstance(node.op.lower, Leaf):
+            self._adopt(node, self.leaf(node), Storage())
+        elif not node.op.stochastic and all(n.id in self.constant for n in node.inputs):
             self.constant.add(node.id)
-        return known
-
-    def _evaluate(self, node: Node, inputs: Sequence[Array]) -> Array:
-        value = np.asarray(node.op.ref(*inputs, **node.attrs), NUMPY[node.dtype])
-        return value.reshape(self._shape(node))
+            value = node.op.ref(*(self.out.arrays[n.id] for n in node.inputs), **node.attrs)
+            self._adopt(node, np.asarray(value, NUMPY[node.dtype]).reshape(_shape(node)), Storage())
 
     def _alias(self, node: Node, inputs: Sequence[Array]) -> Array | None:
         if not isinstance(node.op.lower, View) or len(inputs) != 1:
             return None
         seen = np.asarray(node.op.ref(inputs[0], **node.attrs))
-        same = seen.shape == self._shape(node) and seen.dtype == inputs[0].dtype
+        same = seen.shape == _shape(node) and seen.dtype == inputs[0].dtype
         return seen if same and np.may_share_memory(seen, inputs[0]) else None
 
-    def _destination(self, node: Node, target: Array | None, state: tuple[Array, Node] | None) -> tuple[Array, Storage]:
-        if target is not None:
-            return target, Storage(None)
-        reads = [n.id for n in node.inputs]
-        if state is not None and self._overwritable(node, state[1]):
-            return state[0], Storage(None)
+    def _destination(self, node: Node) -> tuple[Array, Storage]:
+        if node.id in self.direct:
+            return self.direct[node.id], Storage()
+        if node.id in self.states and self._overwritable(node, self.states[node.id][1]):
+            return self.states[node.id][0], Storage()
         if elementwise(node):
             for n in node.inputs:
-                storage, array = self.storage[n.id], self.out.arrays[n.id]
-                mine = sum(self.storage[i] is storage for i in reads)
-                if storage.buffer is None or storage.pending != mine:
-                    continue
-                if n.type == node.type and array.flags.c_contiguous and array.flags.writeable:
-                    buffer, storage.buffer = storage.buffer, None
-                    return array, Storage(buffer)
-        buffer, array = self.pool.take(self._shape(node), NUMPY[node.dtype])
-        return array, Storage(buffer)
+                found = self._reused(node, n)
+                if found is not None:
+                    return found
+        order, pool = self.layout[node.id], self.parts.pool if node.id in self.parts.inner else self.pool
+        shape = self.parts.shape(node)
+        buffer, array = pool.take(tuple(shape[a] for a in order), NUMPY[node.dtype])
+        return in_order(array, order), Storage(buffer, pool)
 
-    def _scratch(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        buffer, array = self.pool.take(tuple(int(n) for n in shape), np.dtype(dtype).type)
-        self.scratch.append(buffer)
-        return array
+    def _reused(self, node: Node, operand: Node) -> tuple[Array, Storage] | None:
+        """The operand's memory, if this node is its last reader and lies in it in the same way."""
+        storage, array = self.storage[operand.id], self.out.arrays[operand.id]
+        mine = sum(self.storage[n.id] is storage for n in node.inputs)
+        if storage.buffer is None or storage.pending != mine or any(s is storage for s in self.parts.whole):
+            return None
+        if (node.id in self.parts.inner) != (storage.pool is self.parts.pool):
+            return None
+        if operand.type != node.type or not array.flags.writeable:
+            return None
+        if not array.transpose(self.layout[node.id]).flags.c_contiguous:
+            return None
+        again = Storage(storage.buffer, storage.pool)
+        storage.buffer = None
+        return array, again
 
     def _overwritable(self, node: Node, source: Node) -> bool:
         if source.id not in self.storage:  # never read
             return True
         storage = self.storage[source.id]
         mine = sum(self.storage[n.id] is storage for n in node.inputs)
+        if any(s is storage for s in self.parts.whole):
+            return False
         return storage.pending == mine and (mine == 0 or elementwise(node))
 
     def _commits(self, updates: Updates) -> None:
@@ -273,15 +276,64 @@ class _Compiler:
             calls.append(_copier(array, value))
 
 
-def _needed(roots: Sequence[Node], given: Mapping[int, Array]) -> list[Node]:
-    """The nodes that the roots need, in topological order, not looking behind those given."""
+class _Parts:
+    """The slabs of the group that is being compiled.
+
+    Attributes:
+        group: The group.
+        pool: Where buffers of the size of a slab come from; other groups use them too.
+        slabs: Where each begins and ends.
+        calls: Those of each slab.
+        inner: Nodes of which only one slab exists at a time.
+        late: Buffers to be given back when all slabs are done.
+        whole: Memory of which a call reads more than its own slab; no call may overwrite it.
+    """
+
+    def __init__(self, group: Group, pool: Pool) -> None:
+        self.group = group
+        self.pool = pool
+        self.slabs = group.slabs() if group.nodes else []
+        self.calls: list[list[Call]] = [[] for _ in self.slabs]
+        self.inner: set[int] = set()
+        self.late: list[Array] = []
+        self.whole: list[Storage] = []
+
+    def shape(self, node: Node) -> tuple[int, ...]:
+        """The shape of the array that holds a node, or one slab of it."""
+        shape, axis = _shape(node), self.group.axis
+        if node.id not in self.inner or axis is None:
+            return shape
+        return (*shape[:axis], self.slabs[0][1], *shape[axis + 1 :])
+
+    def cut(self, node: Node, operand: Node, array: Array, slab: tuple[int, int]) -> Array:
+        """The slab of an operand."""
+        axis = self.group.axis_in(node, operand)
+        if len(self.slabs) == 1 or axis is None:
+            return array
+        start, stop = (0, slab[1] - slab[0]) if operand.id in self.inner else slab
+        return array[(slice(None),) * axis + (slice(start, stop),)]
+
+    def aligned(self, node: Node, operand: Node, array: Array) -> bool:
+        """Whether a slab of the node reads one stretch of memory that other slabs do not."""
+        axis = self.group.axis_in(node, operand)
+        if len(self.slabs) == 1 or operand.id in self.inner:
+            return True
+        return axis is not None and memory_order(array)[0] == axis and flattened(array) is not None
+
+
+def _shape(node: Node) -> tuple[int, ...]:
+    return tuple(int(n) for n in node.shape)
+
+
+def _needed(roots: Sequence[Node]) -> list[Node]:
+    """The nodes that the roots need, in topological order."""
     found: dict[int, Node] = {}
     stack = list(roots)
     while stack:
         node = stack.pop()
         if node.id not in found:
             found[node.id] = node
-            stack += () if node.id in given else node.inputs
+            stack += node.inputs
     return sorted(found.values(), key=lambda n: n.id)
 
 

@@ -23,11 +23,12 @@ from tgdsl.optim.step import ArenaLayout, StepGraphs
 from tgdsl.passes import lower
 from tgdsl.program import StepData
 
+from . import numpy_conv as numpy_conv  # registers its calls
 from .numpy_compile import Calls, compile_calls
 from .numpy_dataset import NumpyDataset, gather
 from .numpy_update import compile_update
 
-KEPT: Final = frozenset({"conv2d_input", "window_sum", "scatter_rows", "pick", "concat"})
+KEPT: Final = frozenset({"conv2d", "conv2d_input", "conv2d_weight", "window_sum", "scatter_rows", "pick", "concat"})
 """Composite ops whose reference, or calls of their own, are faster than their parts."""
 
 
