@@ -112,12 +112,89 @@ def test_loop_that_reads_each_step_submits_once_per_step(wgpu_engine: WgpuEngine
     executable = wgpu_engine.load(accumulator(), wgpu_engine.allocate({"params": 1}), slots=1)
     submitted = []
     calls = wgpu_engine.device.calls
-    submit = calls.submit
-    monkeypatch.setattr(calls, "submit", lambda *args: (submitted.append(1), submit(*args)))
+    run = calls.run
+    monkeypatch.setattr(calls, "run", lambda recorded: (submitted.append(1), run(recorded)))
     for i in range(10):
         (ticket,) = executable.submit([step(x=one(1.0))])
         assert float(ticket.read()["seen"]) == i
     assert len(submitted) == 11, "only the first result needs a submission of its own"
+
+
+class _Never:
+    """An arrival that is not there at the first question, as on a device that takes its time."""
+
+    def __init__(self, arrival: Any) -> None:
+        self.arrival, self.asked = arrival, False
+
+    def done(self) -> bool:
+        if not self.asked:
+            self.asked = True
+            return False
+        return bool(self.arrival.done())
+
+    def pause(self, seconds: float) -> None:
+        self.arrival.pause(seconds)
+
+    def take(self) -> Any:
+        return self.arrival.take()
+
+
+@pytest.fixture
+def slow(wgpu_engine: WgpuEngine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A device whose results never come at once; what is recorded, run and forgotten is noted."""
+    calls, seen = wgpu_engine.device.calls, list[str]()
+    before = {name: getattr(calls, name) for name in ("encode", "run", "forget", "map")}
+
+    def note(name: str) -> Any:
+        def call(*args: Any) -> Any:
+            seen.append(name)
+            made = before[name](*args)
+            return _Never(made) if name == "map" else made
+
+        return call
+
+    for name in before:
+        monkeypatch.setattr(calls, name, note(name))
+    return seen
+
+
+def test_loop_that_reads_each_step_records_the_next_one_while_it_waits(
+    wgpu_engine: WgpuEngine, slow: list[str]
+) -> None:
+    executable = wgpu_engine.load(accumulator(), wgpu_engine.allocate({"params": 1}), slots=1)
+    for i in range(5):
+        (ticket,) = executable.submit([step(x=one(1.0))])
+        if i > 1:
+            assert slow[0] == "run", "the step had been recorded before it was asked for"
+        slow.clear()
+        assert float(ticket.read()["seen"]) == i
+        assert "encode" in slow
+        slow.clear()
+
+
+@pytest.mark.parametrize("other", ["two steps", "a step that nobody reads", "the ring", "destroy"])
+def test_what_was_recorded_ahead_is_forgotten_when_something_else_comes(
+    wgpu_engine: WgpuEngine, slow: list[str], other: str
+) -> None:
+    store = wgpu_engine.allocate({"params": 1})
+    executable = wgpu_engine.load(accumulator(), store, slots=2)
+    for i in range(3):
+        assert float(executable.submit([step(x=one(1.0))])[0].read()["seen"]) == i
+    slow.clear()
+    if other == "destroy":
+        executable.destroy()
+        assert "forget" in slow or not wgpu_engine.device.fast
+        return
+    if other == "two steps":
+        assert [float(t.read()["seen"]) for t in executable.submit([step(x=one(1.0))] * 2)] == [3, 4]
+    elif other == "the ring":
+        kept = [executable.submit([step(x=one(1.0))])[0] for _ in range(2000)]
+        assert [float(t.read()["seen"]) for t in kept] == [3 + i for i in range(2000)]
+    else:
+        executable.submit([step(x=one(1.0))])
+        executable.submit([step(x=one(1.0))])
+    done = float(store.read("params")[0])
+    assert float(executable.submit([step(x=one(1.0))])[0].read()["seen"]) == done
 
 
 @pytest.mark.parametrize("kept", [1, 3, 40])
@@ -164,7 +241,7 @@ def test_refused_submission_is_told_to_tickets_it_would_have_rescued(wgpu_engine
         raise DeviceError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(wgpu_engine.device.calls, "submit", refuse)
+        patch.setattr(wgpu_engine.device.calls, "run", refuse)
         with pytest.raises(DeviceError, match="out of memory"):
             executable.submit([step(x=np.ones(5000, np.float32))])
     with pytest.raises(DeviceError, match="out of memory"):

@@ -61,8 +61,16 @@ class Calls(Protocol):
         """Make a dispatch ready."""
         ...
 
-    def submit(self, before: Sequence[Copy], commands: Iterable[Command], after: Sequence[Copy]) -> None:
-        """Copies, one pass of dispatches, and copies, as one submission."""
+    def encode(self, before: Sequence[Copy], commands: Iterable[Command], after: Sequence[Copy]) -> Any:
+        """Record copies, one pass of dispatches, and copies; what is returned is run once, or forgotten."""
+        ...
+
+    def run(self, recorded: Any) -> None:
+        """Submit what was recorded."""
+        ...
+
+    def forget(self, recorded: Any) -> None:
+        """Free what was recorded and is not going to run."""
         ...
 
     def write(self, buffer: Any, offset: int, data: NDArray[Any]) -> None:
@@ -87,7 +95,7 @@ class PublicCalls:
         """See `Calls`."""
         return Command(0, 0, groups, pipeline, bind_group)
 
-    def submit(self, before: Sequence[Copy], commands: Iterable[Command], after: Sequence[Copy]) -> None:
+    def encode(self, before: Sequence[Copy], commands: Iterable[Command], after: Sequence[Copy]) -> Any:
         """See `Calls`."""
         encoder = self._device.create_command_encoder()
         for copy in before:
@@ -103,7 +111,14 @@ class PublicCalls:
         compute.end()
         for copy in after:
             encoder.copy_buffer_to_buffer(*copy)
-        self._device.queue.submit([encoder.finish()])
+        return encoder.finish()
+
+    def run(self, recorded: Any) -> None:
+        """See `Calls`."""
+        self._device.queue.submit([recorded])
+
+    def forget(self, recorded: Any) -> None:
+        """See `Calls`; the binding frees it with the object."""
 
     def write(self, buffer: Any, offset: int, data: NDArray[Any]) -> None:
         """See `Calls`."""

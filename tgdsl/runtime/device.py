@@ -15,8 +15,9 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -277,12 +278,17 @@ class Device:
 
     def submit(self, before: Sequence[Copy], commands: Iterable[Command], after: Sequence[Copy]) -> None:
         """Copies, one pass of commands, and copies, as one submission; waits while too many are on their way."""
-        try:
-            self.calls.submit(before, commands, after)
-        except DeviceError:
-            raise
-        except Exception as error:
-            raise DeviceError(f"the device refused a submission: {error}") from error
+        self.run(self.encode(before, commands, after))
+
+    def encode(self, before: Sequence[Copy], commands: Iterable[Command], after: Sequence[Copy]) -> Any:
+        """Record a submission, to `run` it once."""
+        with _refusing():
+            return self.calls.encode(before, commands, after)
+
+    def run(self, recorded: Any) -> None:
+        """Submit what was recorded; waits while too many submissions are on their way."""
+        with _refusing():
+            self.calls.run(recorded)
         self._submitted += 1
         if self._submitted % (IN_FLIGHT // 2) == 0:
             self._await_fence()
@@ -313,6 +319,17 @@ class Device:
                 raise DeviceError(f"the device has not answered for {LONGEST_WAIT:.0f} seconds", hint="was it lost?")
             arrival.pause(pause if waited > SPIN else 0.0)
             pause = min(1e-3, pause * 1.2) if waited > SPIN else pause
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Errors of the binding as ours."""
+    try:
+        yield
+    except DeviceError:
+        raise
+    except Exception as error:
+        raise DeviceError(f"the device refused a submission: {error}") from error
 
 
 def _request(adapter: Any, features: frozenset[str], max_bindings: int) -> Any:

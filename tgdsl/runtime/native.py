@@ -108,7 +108,7 @@ class NativeCalls:
         """See `Calls`."""
         return Command(self.handle(pipeline), self.handle(bind_group), groups, pipeline, bind_group)
 
-    def submit(self, before: Sequence[Copy], commands: Iterable[Command], after: Sequence[Copy]) -> None:
+    def encode(self, before: Sequence[Copy], commands: Iterable[Command], after: Sequence[Copy]) -> int:
         """See `Calls`."""
         call = self._call
         with self._raising():
@@ -117,12 +117,19 @@ class NativeCalls:
                 self._copy(encoder, before)
                 self._dispatch(encoder, commands)
                 self._copy(encoder, after)
-                buffer = call["CommandEncoderFinish"](encoder, None)
+                return int(call["CommandEncoderFinish"](encoder, None))
             finally:
                 call["CommandEncoderRelease"](encoder)
+
+    def run(self, recorded: int) -> None:
+        """See `Calls`."""
         with self._raising():
-            call["QueueSubmit"](self._queue, 1, (_P * 1)(buffer))
-            call["CommandBufferRelease"](buffer)
+            self._call["QueueSubmit"](self._queue, 1, (_P * 1)(recorded))
+            self.forget(recorded)
+
+    def forget(self, recorded: int) -> None:
+        """See `Calls`."""
+        self._call["CommandBufferRelease"](recorded)
 
     def _copy(self, encoder: int, copies: Sequence[Copy]) -> None:
         copy_buffer = self._call["CommandEncoderCopyBufferToBuffer"]

@@ -101,6 +101,21 @@ class Batch:
 
 
 @attrs.frozen
+class Ahead:
+    """A step that was recorded before it was asked for, with its results copied to staging.
+
+    Attributes:
+        commands: What it runs.
+        staging: Where its results go.
+        recorded: The submission.
+    """
+
+    commands: Any
+    staging: Any
+    recorded: Any
+
+
+@attrs.frozen
 class _Result:
     """Where a result lies: in the rows of a source, at a word."""
 
@@ -134,6 +149,8 @@ class Results:
         self._unread: list[weakref.ref[DeviceTicket]] = []
         self._open: list[Batch] = []
         self._asked = False
+        self._single: Any = None
+        self._ahead: Ahead | None = None
 
     # -- around a submission ------------------------------------------------
 
@@ -146,13 +163,17 @@ class Results:
         tickets = [DeviceTicket(self, (first + i) % RING) for i in range(count)]
         rescued, before = self._rescue(first, count)
         made = [rescued] if rescued is not None else []
-        if self._asked:
-            batch, after = self._stage(self._natives(), [(t, i) for i, t in enumerate(tickets)])
+        ahead = self._recorded(commands, count)
+        batch, after = self._returning(tickets, first, ahead)
+        if batch is not None:
             made.append(batch)
-        else:
-            after = self._into_ring(first, count)
         try:
-            self._device.submit(before, commands, after)
+            if ahead is None:
+                self._device.submit(before, commands, after)
+            else:
+                if before:
+                    self._device.submit(before, (), ())
+                self._device.run(ahead.recorded)
             for batch in made:
                 self._begin(batch)
         except BaseException as error:
@@ -165,6 +186,26 @@ class Results:
             self._unread += self._latest
         self._asked = False
         return tickets
+
+    def _recorded(self, commands: Any, count: int) -> Ahead | None:
+        """What was recorded ahead, if it is this submission."""
+        self._single = commands if count == 1 else None
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and not (self._asked and ahead.commands is commands):
+            self._forget(ahead)
+            return None
+        return ahead
+
+    def _returning(
+        self, tickets: Sequence[DeviceTicket], first: int, ahead: Ahead | None
+    ) -> tuple[Batch | None, Sequence[Copy]]:
+        """How the results of a submission come back, and the copies at its end."""
+        if ahead is not None:
+            tickets[0].batch = Batch(ahead.staging, 1, [(weakref.ref(tickets[0]), 0)])
+            return tickets[0].batch, ()
+        if self._asked:
+            return self._stage(self._natives(), [(t, i) for i, t in enumerate(tickets)])
+        return None, self._into_ring(first, len(tickets))
 
     def _empty(self) -> DeviceTicket:
         ticket = DeviceTicket(self, 0)
@@ -208,15 +249,18 @@ class Results:
         batch = Batch(
             self._device.staging(rows * self._row_bytes), rows, [(weakref.ref(t), at - low) for t, at in wanted]
         )
+        for ticket, _ in wanted:
+            ticket.batch = batch
+        return batch, self._copies(sources, low, rows, batch.staging)
+
+    def _copies(self, sources: Sequence[Any], low: int, rows: int, staging: Any) -> list[Copy]:
         copies: list[Copy] = []
         to = 0
         for native, source in zip(sources, self._sources, strict=True):
             nbytes = rows * source.stride
-            copies.append(Copy(native, low * source.stride, batch.staging, to, nbytes))
+            copies.append(Copy(native, low * source.stride, staging, to, nbytes))
             to += nbytes
-        for ticket, _ in wanted:
-            ticket.batch = batch
-        return batch, copies
+        return copies
 
     def _begin(self, batch: Batch) -> None:
         batch.arrival = self._device.calls.map(batch.staging, batch.rows * self._row_bytes)
@@ -311,10 +355,27 @@ class Results:
                 if ticket.resolved:
                     return
                 batch = self._batch_of(ticket)
-            assert batch.arrival is not None
+                assert batch.arrival is not None
+                if not batch.arrival.done():
+                    self._record_ahead()
             self._device.wait(batch.arrival)
             with self._device.lock:
                 self._finish(batch)
+
+    def _record_ahead(self) -> None:
+        """In a loop that reads every step the host would idle here; it records the next step instead."""
+        if not self._asked or self._single is None or self._ahead is not None:
+            return
+        staging = self._device.staging(self._row_bytes)
+        try:
+            copies = self._copies(self._natives(), 0, 1, staging)
+            self._ahead = Ahead(self._single, staging, self._device.encode((), self._single, copies))
+        except DeviceError:
+            self._device.recycle(staging)  # the step itself is going to say what is wrong
+
+    def _forget(self, ahead: Ahead) -> None:
+        self._device.calls.forget(ahead.recorded)
+        self._device.recycle(ahead.staging)
 
     def settle(self) -> None:
         """Fetch everything that somebody still holds a ticket for."""
@@ -331,5 +392,8 @@ class Results:
     def destroy(self) -> None:
         """Free the ring; tickets stay readable."""
         self.settle()
+        ahead, self._ahead, self._single = self._ahead, None, None
+        if ahead is not None:
+            self._forget(ahead)
         for buffer in self._ring:
             buffer.destroy()
