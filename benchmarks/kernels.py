@@ -5,9 +5,9 @@
 
 A kernel can take no less than the time to read its operands and write its results once, at the rate
 of a large copy, nor less than its arithmetic takes at the rate of a matrix product. Both rates are
-measured in the same run, the best of tgdsl, PyTorch and (for the copy) the driver. "Roof" is that time
-by the time taken. The host's time is in no number: passes of 20 calls are timed by the device,
-PyTorch's by events around a CUDA graph.
+measured in the same run, the better of tgdsl and PyTorch. "Roof" is that time by the time taken. The
+host's time is in no number: passes of 20 calls are timed by the device, PyTorch's by events around a
+CUDA graph.
 """
 
 from __future__ import annotations
@@ -157,25 +157,9 @@ def _microseconds(engine: Any, executable: Any, data: StepData, seconds: float) 
     return timed(lambda: executable.submit([data]), lambda: engine.name == "wgpu" and engine.device.finish(), seconds)
 
 
-def driver_copy(engine: Any, nbytes: int, seconds: float) -> float:
-    """Microseconds of a copy between buffers, by the clock; endless where there is no device."""
-    if engine.name == "numpy":
-        return math.inf
-    from tgdsl.runtime.calls import Copy
-
-    device = engine.device
-    source, target = (device.buffer(name, nbytes) for name in ("source", "target"))
-    copies = [Copy(source, 0, target, 0, nbytes)] * 20
-    took = timed(lambda: device.submit(copies, (), ()), device.finish, seconds) / len(copies)
-    source.destroy()
-    target.destroy()
-    return took
-
-
-def roof_of(engine: Any, copy: Timing, product: Timing, seconds: float) -> Roof:
+def roof_of(copy: Timing, product: Timing) -> Roof:
     """The best rates of the run."""
-    fastest = driver_copy(engine, ITEMSIZE * copy.size[0], seconds)
-    fastest = min(fastest, copy.ours.microseconds, copy.peer or math.inf)
+    fastest = min(copy.ours.microseconds, copy.peer or math.inf)
     return Roof(
         copy.ours.least / fastest, product.ours.flops / min(product.ours.microseconds, product.peer or math.inf)
     )
@@ -208,7 +192,7 @@ def run(args: argparse.Namespace) -> Section:
     place = place_of(engine)
     device = None if args.no_peers else find_torch(gpu=place.gpu)
     rows = timings(engine, chosen_of(args, gpu=place.gpu), device, args.seconds)
-    roof = roof_of(engine, rows[0], rows[1], args.seconds)
+    roof = roof_of(rows[0], rows[1])
     calls = "calls" if engine.name == "numpy" else "dispatches"
     head = ["kernel", "size", calls, "MB least", "MB moved", "MFLOP", "tgdsl, us", "roof"]
     head += [] if device is None else ["PyTorch, us", "roof", "ratio"]
