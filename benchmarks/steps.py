@@ -11,8 +11,9 @@ every loss is read. A ratio is the peer's time by ours: above 1, tgdsl is faster
 from __future__ import annotations
 
 import argparse
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -93,15 +94,7 @@ def measure(reference: Reference, place: Place, args: argparse.Namespace) -> Row
     train: Trained[Any, Any, Any] = reference.compile(args.backend)
     float(train.step(**batch))
     first = time.perf_counter() - start
-    held = reference.loss.inputs(**batch)
-    last: list[Any] = []
-
-    def group() -> None:
-        while train.steps_done % GROUP:  # a submission ends where a result is read, at multiples of `read_every`
-            train.step(**batch)
-        last[:] = list(train.steps([held] * GROUP, read_every=GROUP))
-
-    ours = Runner(OURS, group, lambda: last[-1].loss, lambda: train.step(**batch).loss, GROUP)
+    ours = our_runner(train, reference.loss.inputs(**batch), args.seconds)
     counts = train.kernel_count, train.bytes_moved / 1e6
     paces = interleaved([ours, *peers_of(reference, batch, train, place, args)], args.seconds)
     train.destroy()
@@ -109,12 +102,32 @@ def measure(reference: Reference, place: Place, args: argparse.Namespace) -> Row
     return Row(reference, *counts, first, paces)
 
 
+def our_runner(train: Trained[Any, Any, Any], data: Any, seconds: float) -> Runner:
+    """`fit` on a data set of one batch, which lies on the device as that of the peers does."""
+
+    def fitted(steps: int) -> None:
+        train.fit(data, epochs=steps, shuffle=False)
+
+    def looked(steps: int) -> None:
+        train.fit(data, epochs=steps, shuffle=False, read_every=1, callback=lambda result: math.isnan(result.loss))
+
+    def many(fit: Callable[[int], None]) -> int:
+        fit(GROUP)
+        start = time.perf_counter()
+        fit(GROUP)
+        once = time.perf_counter() - start
+        return GROUP * max(1, min(128, int(seconds / 2 / once)))
+
+    group, looks = many(fitted), many(looked)
+    return Runner(OURS, lambda: fitted(group), lambda: None, lambda: looked(looks), group, looks)
+
+
 def about(place: Place, args: argparse.Namespace) -> str:
     """What the numbers mean."""
     facts = [] if args.no_peers else [torch_facts(find_torch(gpu=place.gpu))]
     facts += [jax_facts()] if args.jax and available() else []
     facts.append(f"Medians of 3 interleaved runs, {GROUP} steps per submission; in parentheses with every loss read")
-    facts.append("tgdsl uploads the batch in every step, the peers' batch lies on their device")
+    facts.append("Every framework's batch lies on its device")
     return ". ".join(facts)
 
 

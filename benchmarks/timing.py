@@ -36,8 +36,9 @@ class Runner:
         name: Whose.
         free: Submits `group` steps and reads nothing.
         wait: Waits until they are done.
-        read: Runs one step and reads its loss.
+        read: Runs `looks` steps and reads the loss of each before the next.
         group: Steps per call of `free`.
+        looks: Steps per call of `read`.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Runner:
     wait: Call
     read: Call
     group: int = 1
+    looks: int = 1
 
 
 @attrs.frozen
@@ -62,5 +64,5 @@ def interleaved(runners: Sequence[Runner], seconds: float, rounds: int = 3) -> d
     for _ in range(rounds):
         for r in runners:
             free[r.name].append(timed(r.free, r.wait, seconds) / r.group)
-            read[r.name].append(timed(r.read, r.wait, seconds))
+            read[r.name].append(timed(r.read, r.wait, seconds) / r.looks)
     return {r.name: Pace(statistics.median(free[r.name]), statistics.median(read[r.name])) for r in runners}

@@ -14,13 +14,13 @@ import math
 import attrs
 
 from tgdsl.ir import Contraction, Gather, Leaf, Node, Pointwise
-from tgdsl.ir.index import Div, Index, Mod, unflatten, var
-from tgdsl.schedule.access import Ix, broadcast_index, view_source
+from tgdsl.ir.index import Div, Index, Mod, flatten, unflatten, var
+from tgdsl.schedule.access import Ix, broadcast_index, reads_of, view_source
 
 THREADS = 128
 """Invocations of a workgroup; nearly always the same, so that bundled kernels need not adapt to each other."""
 
-BUSY = 65536
+BUSY = 32768
 """Threads from which a device counts as busy."""
 
 WIDTH = 4
@@ -29,13 +29,23 @@ WIDTH = 4
 
 @attrs.frozen
 class Sizes:
-    """A contraction's sizes, batch axes merged, and whether its operands should be staged."""
+    """A contraction's sizes, batch axes merged.
+
+    Attributes:
+        b: The batch.
+        m: Rows.
+        n: Columns.
+        k: Terms.
+        dear: Whether an element of an operand takes divisions, bounds or further loads to find.
+        turned: Whether neighbouring elements of the right operand lie along the terms.
+    """
 
     b: int
     m: int
     n: int
     k: int
     dear: bool = False
+    turned: bool = False
 
 
 @attrs.frozen
@@ -85,7 +95,14 @@ def sizes_of(node: Node, computed: set[int]) -> Sizes:
     lead = unflatten(var("b", math.prod(batch)), batch)
     dear = _is_dear(node.inputs[0], (*lead, var("m", m), var("k", k)), computed)
     dear = dear or _is_dear(node.inputs[1], (*lead, var("k", k), var("n", n)), computed)
-    return Sizes(math.prod(batch), m, n, k, dear)
+    return Sizes(
+        math.prod(batch), m, n, k, dear, _is_turned(node.inputs[1], (*lead, var("k", k), var("n", n)), computed)
+    )
+
+
+def _is_turned(node: Node, ix: Ix, computed: set[int]) -> bool:
+    flats = [flatten(i, base.shape) for base, i in reads_of(node, ix, lambda n: n.id in computed)]
+    return any(c == 1 and atom.variables() == {"k"} for flat in flats for atom, c in flat.terms)
 
 
 def _is_dear(node: Node, ix: Ix, computed: set[int]) -> bool:
@@ -126,6 +143,8 @@ def choose_tiling(s: Sizes, *, software: bool, threads: int | None = None) -> Ti
         return _large(s, threads)
     if s.dear and s.k >= 16 and min(s.m, s.n) >= 16:
         return _staged(s, threads or THREADS)
+    if s.turned and s.k >= 32 and s.b * -(-s.m // 32) * -(-s.n // 64) >= 64:
+        return _staged(s, threads or THREADS)
     return _direct(s, threads or THREADS)
 
 
@@ -135,8 +154,6 @@ def _for_software(s: Sizes, threads: int) -> Tiling:
 
 
 def _large(s: Sizes, threads: int | None) -> Tiling:
-    if threads in (None, 256) and s.b * -(-s.m // 128) * -(-s.n // 128) >= 1024:
-        return Tiling(8, 8, 16, 16, bk=8)
     if threads in (None, THREADS):
         return Tiling(8, 4, 16, 8, bk=16)
     return Tiling(4, 4, 16, threads // 16 if threads else 16, bk=16)
@@ -155,10 +172,10 @@ def _direct(s: Sizes, threads: int) -> Tiling:
     tm, slices = 1, most
     for rows in (4, 2, 1):
         needed = power(-(-BUSY * rows // quads))
-        if rows <= s.m and needed <= most:
-            tm, slices = rows, needed
+        if rows <= s.m and needed <= 2 * most:
+            tm, slices = rows, min(needed, most)
             break
-    tx = min(8, power(-(-s.n // WIDTH)))
+    tx = min(4 if s.turned else 8, power(-(-s.n // WIDTH)))
     ty = max(1, min(threads // (slices * tx), power(-(-s.m // tm))))
     return Tiling(tm, min(WIDTH, s.n), tx, ty, threads // (tx * ty))
 
