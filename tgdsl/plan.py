@@ -53,16 +53,17 @@ class Memory:
         """Give `key` a buffer that exists once per step slot."""
         self.place(key, self._add(Buffer(name, max(4, 4 * elements), "step")), 0, elements)
 
-    def take(self, key: str, elements: int) -> None:
-        """Give `key` scratch: the smallest free buffer that is large enough, or a new one."""
-        nbytes = aligned(max(4, 4 * elements))
+    def take(self, key: str, size: int) -> None:
+        """Give `key` that many bytes of scratch: the smallest free buffer that is large enough, or a new one."""
+        size = max(4, -(-size // 4) * 4)
+        nbytes = aligned(size)
         fitting = [i for i in self._free if self.buffers[i].nbytes >= nbytes]
         chosen = min(fitting, key=lambda i: self.buffers[i].nbytes, default=None)
         if chosen is None or self.buffers[chosen].nbytes > 4 * nbytes:
             chosen = self._grown(nbytes)
         else:
             self._free.remove(chosen)
-        self.place(key, chosen, 0, elements)
+        self.places[key] = Place(chosen, 0, size)
         self.live += nbytes
         self.most_live = max(self.most_live, self.live)
 

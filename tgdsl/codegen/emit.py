@@ -21,6 +21,7 @@ from tgdsl.ir.index import Index, Var, flatten, index, of_atom
 from tgdsl.passes import interval
 from tgdsl.schedule.access import Ix, broadcast_index, view_source
 
+from .halves import TO_HALF
 from .quads import quad_of
 from .tiling import WIDTH
 from .wgsl import INFINITY, identifier, literal, show_index
@@ -60,6 +61,7 @@ class Emitter:
         unproven: Gets the nodes of gathers whose indices may leave the table; the
             position in the list is the code that the kernel reports.
         vectors: Storage keys whose bindings are arrays of `vec4<f32>`.
+        halves: Storage keys whose bindings hold f16.
     """
 
     def __init__(
@@ -71,8 +73,9 @@ class Emitter:
         below: Mapping[str, int],
         unproven: list[Node],
         vectors: Set[str] = frozenset(),
+        halves: Set[str] = frozenset(),
     ) -> None:
-        self.below, self.unproven, self.vectors = below, unproven, vectors
+        self.below, self.unproven, self.vectors, self.halves = below, unproven, vectors, halves
         self.keys, self.names, self.members, self.scalars = keys, names, members, scalars
         self.scopes = [Scope()]
         self.depths: dict[str, int] = {}
@@ -83,7 +86,8 @@ class Emitter:
 
     def beside(self, members: set[int]) -> Emitter:
         """An emitter for another body of the same kernel: other statements, the same bindings and helpers."""
-        other = Emitter(self.keys, self.names, members, self.scalars, self.below, self.unproven, self.vectors)
+        below, unproven = self.below, self.unproven
+        other = Emitter(self.keys, self.names, members, self.scalars, below, unproven, self.vectors, self.halves)
         other.bound, other.helpers = self.bound, self.helpers
         other.taken = {b.name for b in self.bound.values()}
         return other
@@ -145,7 +149,8 @@ class Emitter:
         found = self.bound.get(key)
         if found is None:
             name = identifier(self.names.get(key, key), self.taken)
-            found = self.bound[key] = Bound(name, key, "vec4<f32>" if key in self.vectors else STORAGE[dtype])
+            element = "f16" if key in self.halves else STORAGE[dtype]
+            found = self.bound[key] = Bound(name, key, f"vec4<{element}>" if key in self.vectors else element)
         found.written |= write
         found.read |= not write
         return found.name
@@ -153,7 +158,7 @@ class Emitter:
     def store(self, key: str, node: Node, ix: Ix, text: str) -> None:
         """Write a value of `node` to a storage."""
         name = self.binding(key, node.dtype, write=True)
-        value = f"select(0u, 1u, {text})" if node.dtype == "bool" else text
+        value = f"select(0u, 1u, {text})" if node.dtype == "bool" else self._narrowed(key, text)
         self.line(f"{self._element(name, key, flatten(ix, node.shape))} = {value};")
 
     def store_run(self, key: str, node: Node, places: Sequence[Ix], texts: Sequence[str]) -> None:
@@ -161,10 +166,18 @@ class Emitter:
         quads = [quad_of(flatten(ix, node.shape)) for ix in places] if key in self.vectors else []
         if len(quads) == WIDTH and quads[0] is not None and quads == [(quads[0][0], i) for i in range(WIDTH)]:
             name = self.binding(key, node.dtype, write=True)
-            self.line(f"{name}[{show_index(quads[0][0])}] = vec4<f32>({', '.join(texts)});")
+            values = ", ".join(self._narrowed(key, text) for text in texts)
+            self.line(f"{name}[{show_index(quads[0][0])}] = {self.bound[key].dtype}({values});")
             return
         for ix, text in zip(places, texts, strict=True):
             self.store(key, node, ix, text)
+
+    def _narrowed(self, key: str, text: str) -> str:
+        """A value as the binding of `key` holds it."""
+        if key not in self.halves:
+            return text
+        self.helpers[TO_HALF] = None
+        return f"to_half({text})"
 
     def _element(self, name: str, key: str, flat: Index) -> str:
         """One element of a binding, whether or not that is an array of vectors."""
@@ -186,6 +199,8 @@ class Emitter:
         if found is not None:
             return self._component(node, name, *found)
         text = self._element(name, key, flat)
+        if key in self.halves:
+            text = f"f32({text})"
         if node.dtype == "bool":
             text = f"({text} != 0u)"
         return self.let(f"{name}_at", text, self.depth_of_index(flat))
@@ -196,7 +211,9 @@ class Emitter:
         key = (-1 - node.id, (quad,))  # no node has a negative id
         vector = next((s.known[key] for s in reversed(self.scopes) if key in s.known), None)
         if vector is None:
-            vector = self.let(f"{name}_quad", f"{name}[{show_index(quad)}]", depth)
+            text = f"{name}[{show_index(quad)}]"
+            wide = f"vec4<f32>({text})" if self.keys[node.id] in self.halves else text
+            vector = self.let(f"{name}_quad", wide, depth)
             self.scopes[depth].known[key] = vector
         text = f"{vector}.{'xyzw'[component]}"
         self._depth_of[text] = depth

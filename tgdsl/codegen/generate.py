@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from tgdsl.dtypes import DType
+from tgdsl.dtypes import ITEMSIZE, DType
 from tgdsl.errors import LoweringError
 from tgdsl.ir import REGISTRY, Gather, Graph, Leaf, Node
 from tgdsl.ops.leaves import leaves
@@ -23,6 +23,7 @@ from tgdsl.program import Binding, Dispatch, Kernel, Program, Slot
 from tgdsl.schedule import Schedule, bundle, partition
 
 from .emit import FLAG
+from .halves import half_nodes
 from .kernels import Draft, Plan, draft
 
 
@@ -33,10 +34,12 @@ class Target:
     Attributes:
         max_bindings: Storage buffers per kernel.
         software: Whether a CPU plays the GPU: barriers are dear, cores are few.
+        half: Store values between kernels of the loss graph as f16, see `halves`.
     """
 
     max_bindings: int = 8
     software: bool = False
+    half: bool = False
 
     @property
     def lanes(self) -> int:
@@ -129,7 +132,7 @@ class _Generator:
             if kind == "next":
                 self.late.append((name, key, root))
         roots = [n for n in graph.nodes if n.id in stores]
-        self._emit(graph, roots, stores, self._leaf_keys(graph), {})
+        self._emit(graph, roots, stores, self._leaf_keys(graph), {}, half=self.target.half)
 
     def _primitive(self, graph: Graph, roots: Sequence[Node]) -> tuple[Graph, list[Node]]:
         lowered, roots = lower(graph, roots)
@@ -143,7 +146,7 @@ class _Generator:
         elif kind == "grads":
             self._segment("grads", self.step.params, name, key)
         else:
-            self.memory.take(key, node.type.size)
+            self.memory.take(key, ITEMSIZE * node.type.size)
         self.origins[self.memory.buffers[self.memory.places[key].buffer].name] = f"{kind} {name}"
 
     def _segment(self, arena: str, layout: ArenaLayout, name: str, key: str) -> None:
@@ -158,8 +161,11 @@ class _Generator:
             keys[node.id] = f"param:{name}"
             self._segment(arena, layout, name, keys[node.id])
         for name, node in leaves(graph, "state").items():
-            keys[node.id] = f"state:{name}"
-            self._segment("state", self.step.state, name, keys[node.id])
+            if name in self.step.state.segments:
+                keys[node.id] = f"state:{name}"
+                self._segment("state", self.step.state, name, keys[node.id])
+            else:
+                keys[node.id] = self._whole_arena(name, node.type.size)
         for name, node in leaves(self.step.graph, "input").items():
             key = f"input:{name}"
             self.memory.step(key, name, node.type.size)
@@ -168,6 +174,10 @@ class _Generator:
         for name, node in leaves(graph, "input").items():
             keys[node.id] = f"input:{name}"
         return keys
+
+    def _whole_arena(self, name: str, size: int) -> str:
+        self.memory.place(f"arena:{name}", self.memory.arena(name, size), 0, size)
+        return f"arena:{name}"
 
     def _late_copies(self) -> None:
         """Replace module states once everything has read the old ones."""
@@ -189,7 +199,7 @@ class _Generator:
             keys[node.id] = f"arena:{name}"
         sizes = {name: node.type.size for name, node in leaves(update, "state").items()}
         for name, size in sizes.items():
-            self.memory.place(f"arena:{name}", self.memory.arena(name, size), 0, size)
+            self._whole_arena(name, size)
         stores: dict[int, list[str]] = {}
         ties: dict[int, int] = {}
         leaf_of = {name: node.id for name, node in leaves(graph, "state").items()}
@@ -208,6 +218,8 @@ class _Generator:
         stores: dict[int, list[str]],
         keys: dict[int, str],
         ties: Mapping[int, int],
+        *,
+        half: bool = False,
     ) -> None:
         # The random key and reports of bad indices use the table of scalars, which no node reads.
         table = any(_needs_table(n, graph) for n in graph.reachable(roots))
@@ -215,33 +227,31 @@ class _Generator:
         schedule = partition(graph, roots, max_bindings=limit, ties=ties)
         _check_ties(schedule, ties)
         by_id = {n.id: n for g in schedule.groups for n in g.members}
-        for i in schedule.stored:
-            if i not in stores:
-                stores[i] = [f"%{len(self.dispatches)}:{i}"]
+        between = [i for i in schedule.stored if i not in stores]
+        stores |= {i: [f"%{len(self.dispatches)}:{i}"] for i in between}
+        halves = {stores[i][0] for i in half_nodes(graph, schedule, between)} if half else set[str]()
         keys = {**keys, **{i: k[0] for i, k in stores.items()}}
         names = {k: _short(graph, i, k) for i, k in keys.items()} | {
             k: _short(graph, i, k) for i, ks in stores.items() for k in ks
         }
-        plan = Plan(graph, schedule, keys, names, stores, self.scalars, self.unproven, self.target.software)
+        plan = Plan(graph, schedule, keys, names, stores, self.scalars, self.unproven, self.target.software, halves)
         bundles = bundle(schedule.groups, schedule.used, limit, lambda g: plan.tile(g).threads)
         drafts = [draft(plan, b) for b in bundles]
         for node in self.unproven[len(self.unproven_texts) :]:
             sites = graph.sites(node)
             self.unproven_texts.append(f"\n{sites[0]}" if sites else "")
-        self._place_and_dispatch(drafts, stores, by_id)
+        nbytes = {k: (2 if k in halves else ITEMSIZE) * by_id[i].type.size for i, ks in stores.items() for k in ks}
+        self._place_and_dispatch(drafts, nbytes)
 
-    def _place_and_dispatch(
-        self, drafts: Sequence[Draft], stores: Mapping[int, list[str]], by_id: Mapping[int, Node]
-    ) -> None:
+    def _place_and_dispatch(self, drafts: Sequence[Draft], nbytes: Mapping[str, int]) -> None:
         last: dict[str, int] = {}
         for i, d in enumerate(drafts):
             for b in d.bound:
                 last[b.key] = i
-        size = {k: by_id[i].type.size for i, ks in stores.items() for k in ks}
         for i, d in enumerate(drafts):
             for b in d.bound:
                 if b.written and b.key not in self.memory.places:
-                    self.memory.take(b.key, size[b.key])
+                    self.memory.take(b.key, nbytes[b.key])
                     place = self.memory.places[b.key]
                     self.origins.setdefault(self.memory.buffers[place.buffer].name, d.name)
             self._dispatch(d)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import attrs
 
@@ -52,6 +52,7 @@ class Plan:
         scalars: Position of each scalar in the table.
         unproven: Gets the gathers whose indices may leave their table.
         software: Whether barriers are dear.
+        halves: Storage keys that hold f16.
     """
 
     graph: Graph
@@ -62,6 +63,7 @@ class Plan:
     scalars: Mapping[str, int]
     unproven: list[Node]
     software: bool
+    halves: Set[str] = frozenset()
     _tiles: dict[tuple[int, int | None], Tile | Tiling] = attrs.field(factory=dict, init=False)
     _sizes: dict[int, Sizes] = attrs.field(factory=dict, init=False)
 
@@ -101,7 +103,7 @@ def draft(plan: Plan, bundle: Bundle) -> Draft:
     total = sum(counts)
     below = plan.graph.facts.get("below", {})
     vectors = {key for g, t in zip(groups, tiles, strict=True) for key in _vector_keys(plan, g, t)}
-    emitter = Emitter(plan.keys, plan.names, set(), plan.scalars, below, plan.unproven, vectors)
+    emitter = Emitter(plan.keys, plan.names, set(), plan.scalars, below, plan.unproven, vectors, plan.halves)
     bodies = [
         _body(plan, g, tile, emitter.beside({n.id for n in g.members}), past=total > MAX_GROUPS and g is groups[-1])
         for g, tile in zip(groups, tiles, strict=True)
@@ -180,7 +182,7 @@ def _merged(declarations: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _module(emitter: Emitter, bound: Sequence[Bound], shared: Sequence[str], threads: int, body: Sequence[str]) -> str:
-    lines: list[str] = []
+    lines = ["enable f16;"] if any("f16" in b.dtype for b in bound) else []
     for i, b in enumerate(bound):
         mode = "read_write" if b.written else "read"
         lines.append(f"@group(0) @binding({i}) var<storage, {mode}> {b.name}: array<{b.dtype}>;")
