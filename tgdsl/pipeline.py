@@ -22,6 +22,7 @@ from tgdsl.ir import Graph, show_shape, tracing
 from tgdsl.ops import is_finite, where
 from tgdsl.ops.leaves import leaves
 from tgdsl.optim.base import Optimizer, decays
+from tgdsl.optim.scaling import loss_scale
 from tgdsl.optim.step import ArenaLayout, StepGraphs
 from tgdsl.optim.update import Update, build_update
 from tgdsl.program import Engine, Executable, Program, Store
@@ -30,6 +31,7 @@ from tgdsl.reference.numpy_engine import NumpyEngine
 log = logging.getLogger("tgdsl")
 
 Backend: TypeAlias = Literal["auto", "wgpu", "numpy"]
+Precision: TypeAlias = Literal["f32", "f16"]
 SLOTS = 16
 """Steps that may be recorded into one submission, unless their inputs are large."""
 _INPUT_BYTES = 64 << 20
@@ -71,9 +73,15 @@ def layout_of(model: object, optimizer: Optimizer | None) -> Layout:
 
 
 def trace_loss(
-    model: object, loss: Any, layout: Layout, dims: Mapping[str, int], *, check_finite: bool = False
+    model: object,
+    loss: Any,
+    layout: Layout,
+    dims: Mapping[str, int],
+    *,
+    check_finite: bool = False,
+    precision: Precision = "f32",
 ) -> StepGraphs:
-    """Trace a loss and append the gradient of every trainable parameter it depends on."""
+    """Trace a loss and append the gradient of every trainable parameter it depends on, scaled for f16."""
     graph = frontend.trace(model, loss, dims=dims)
     (out,) = graph.outputs
     if out.shape != () or out.dtype != "f32":
@@ -93,7 +101,7 @@ def trace_loss(
             hint="compute the loss from what the model returns",
         )
     with tracing(graph):
-        seed = _seed(out) if check_finite else None
+        seed = _seed(graph, out, check_finite=check_finite, scaled=precision == "f16")
         made = gradients(graph, out, [graph.tensor(found[n]) for n in wanted], seed)
     return StepGraphs(
         graph,
@@ -105,9 +113,12 @@ def trace_loss(
     )
 
 
-def _seed(loss: Any) -> Any:
-    # A loss that is not finite must spoil the gradients, which is where the update looks.
-    return where(is_finite(loss), 1.0, 3e38)
+def _seed(graph: Graph, loss: Any, *, check_finite: bool, scaled: bool) -> Any:
+    scale: Any = loss_scale(graph) if scaled else 1.0
+    if check_finite:
+        # A loss that is not finite must spoil the gradients, which is where the update looks.
+        return where(is_finite(loss), scale, 3e38)
+    return scale if scaled else None
 
 
 def trace_forward(model: object, forward: Any, layout: Layout, dims: Mapping[str, int]) -> StepGraphs:
@@ -133,9 +144,10 @@ def without_captures(step: StepGraphs) -> StepGraphs:
     return attrs.evolve(step, graph=attrs.evolve(step.graph, captures={}), results=results)
 
 
-def make_update(optimizer: Optimizer, layout: Layout, *, check_finite: bool) -> Update:
+def make_update(optimizer: Optimizer, layout: Layout, *, check_finite: bool, precision: Precision = "f32") -> Update:
     """The optimizer for a layout; the same for every batch size."""
-    return build_update(optimizer, layout.params, layout.decay, check_finite=check_finite)
+    scaled = precision == "f16"
+    return build_update(optimizer, layout.params, layout.decay, check_finite=check_finite, scaled=scaled)
 
 
 def arenas_of(layout: Layout, update: Update | None, *, trained: bool) -> dict[str, int]:
@@ -166,7 +178,31 @@ class Loaded:
     program: Program | None = None
 
 
-def load(engine: Engine, step: StepGraphs, store: Store, slots: int = SLOTS) -> Loaded:
+def check_precision(precision: Precision, engine: Engine, *, trained: bool) -> None:
+    """Refuse a precision that this engine lacks, or that there is no such name of."""
+    if precision not in get_args(Precision):
+        raise OptionError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
+    if precision == "f32":
+        return
+    if isinstance(engine, NumpyEngine):
+        raise OptionError(
+            f"precision='f16' is not there on the {describe(engine)} backend",
+            hint="use precision='f32', or backend='wgpu' with an adapter that has shader-f16",
+        )
+    device: Any = engine
+    if not device.limits.half:
+        raise DeviceError(
+            f"precision='f16' needs the feature shader-f16, which {engine.description} lacks",
+            hint="use precision='f32'",
+        )
+    if not trained:
+        raise OptionError(
+            "precision='f16' needs an optimizer, because its update adapts the loss scale",
+            hint="SGD(0.0) changes no parameter",
+        )
+
+
+def load(engine: Engine, step: StepGraphs, store: Store, slots: int = SLOTS, *, precision: Precision = "f32") -> Loaded:
     """Compile a step for an engine and load it."""
     if isinstance(engine, NumpyEngine):
         ready = engine.load(step, store)  # type: ignore[arg-type]
@@ -176,7 +212,8 @@ def load(engine: Engine, step: StepGraphs, store: Store, slots: int = SLOTS) -> 
     device: Any = engine
     slots = max(1, min(slots, _INPUT_BYTES // max(1, _input_bytes(step))))
     limits = device.limits
-    program = generate(step, Target(max_bindings=limits.max_bindings, software=limits.software))
+    target = Target(max_bindings=limits.max_bindings, software=limits.software, half=precision == "f16")
+    program = generate(step, target)
     return Loaded(device.load(program, store, slots), program.kernel_count, program.bytes_moved, program)
 
 

@@ -9,12 +9,13 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from tgdsl.ir import Graph, Tensor, TensorType, tracing
-from tgdsl.ops import is_finite, logical_and, sqrt, where
+from tgdsl.ir import BoolTensor, Graph, Tensor, TensorType, tracing
+from tgdsl.ops import is_finite, logical_and, logical_not, sqrt, where
 from tgdsl.ops import sum as sum_
 from tgdsl.ops.leaves import declare
 
 from .base import Decay, Optimizer
+from .scaling import Scaling, initial_scaling
 from .step import BLOCK, ArenaLayout
 
 HEALTH: Final = "health"
@@ -28,6 +29,7 @@ class Update:
     Attributes:
         graph: As `StepGraphs.update`.
         tables: One number per block, to be written once to the arenas of these names.
+        restarts: What the arenas of these names hold whenever training starts anew.
         moments: Arenas as large as `params`, zero at first.
         scalars: The names of the scalars that it reads.
     """
@@ -36,6 +38,7 @@ class Update:
     tables: Mapping[str, NDArray[np.float32]]
     moments: tuple[str, ...]
     scalars: tuple[str, ...]
+    restarts: Mapping[str, NDArray[np.float32]] = attrs.field(factory=dict)
 
 
 def build_update(
@@ -44,6 +47,7 @@ def build_update(
     decay: Mapping[str, bool],
     *,
     check_finite: bool = False,
+    scaled: bool = False,
 ) -> Update:
     """The update of every parameter of `layout`.
 
@@ -51,7 +55,9 @@ def build_update(
         optimizer: Its rule is traced once, over whole arenas.
         layout: Where the parameters lie.
         decay: Per parameter, whether it decays.
-        check_finite: Keep everything as it is from the first step whose gradients are not finite.
+        check_finite: Keep everything as it is from the first step whose gradients are not finite,
+            at any loss scale if they are scaled.
+        scaled: The gradients are those of the loss times a scale, see `scaling`.
     """
     graph = Graph()
     blocks = layout.size // BLOCK
@@ -63,16 +69,21 @@ def build_update(
         mask, tables = _decay(graph, layout, decay)
         names = list(optimizer.scalars(1, 0.0))
         scalars: dict[str, Tensor] = {n: declare(graph, "scalar", n, TensorType(())) for n in names}
-        squares = sum_(g * g) if optimizer.clip_grad_norm is not None or check_finite else None
+        scaling = Scaling.declared(graph) if scaled else None
+        if scaling is not None:
+            g = g * (1.0 / scaling.scale)
+        guarded = check_finite or scaled
+        squares = sum_(g * g) if optimizer.clip_grad_norm is not None or guarded else None
         if optimizer.clip_grad_norm is not None and squares is not None:
             g = g * clip_scale(squares, optimizer.clip_grad_norm)
         new_p, new_moments = optimizer.rule(p, g, moments, scalars, mask)
         updates = {"params": new_p, **new_moments}
-        if check_finite and squares is not None:
-            updates = _guarded(graph, squares, {"params": p, **moments}, updates)
-            names.append("step")
+        if guarded and squares is not None:
+            old = {"params": p, **moments}
+            updates = _guarded(graph, is_finite(squares), old, updates, scaling, check_finite=check_finite)
+        names += ["step"] if check_finite else []
         graph.updates.update(updates)
-    return Update(graph, tables, optimizer.moments, tuple(names))
+    return Update(graph, tables, optimizer.moments, tuple(names), initial_scaling() if scaled else {})
 
 
 def clip_scale(squares: Tensor, limit: float) -> Tensor:
@@ -96,11 +107,23 @@ def _decay(
     return mask, {"decay": table}
 
 
-def _guarded(graph: Graph, squares: Tensor, old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _guarded(
+    graph: Graph,
+    finite: BoolTensor,
+    old: Mapping[str, Tensor],
+    new: Mapping[str, Tensor],
+    scaling: Scaling | None,
+    *,
+    check_finite: bool,
+) -> dict[str, Tensor]:
     # Steps queued behind a bad one must be no-ops too, so the verdict lives on the device.
-    health: Tensor = declare(graph, "state", HEALTH, TensorType((1, BLOCK)))
-    step: Tensor = declare(graph, "scalar", "step", TensorType(()))
-    healthy = health < 0.5
-    verdict = where(healthy, where(is_finite(squares), 0.0, step), health)
-    good = logical_and(is_finite(squares), healthy[:, :1])
-    return {**{name: where(good, new[name], old[name]) for name in new}, HEALTH: verdict}
+    good, verdict = finite, dict[str, Tensor]()
+    if check_finite:
+        health: Tensor = declare(graph, "state", HEALTH, TensorType((1, BLOCK)))
+        step: Tensor = declare(graph, "scalar", "step", TensorType(()))
+        healthy = health < 0.5
+        fine = finite if scaling is None else logical_not(scaling.hopeless(finite))
+        verdict = {HEALTH: where(healthy, where(fine, 0.0, step), health)}
+        good = logical_and(finite, healthy[:, :1])
+    kept = {name: where(good, new[name], old[name]) for name in new}
+    return {**kept, **verdict, **({} if scaling is None else scaling.updates(finite))}

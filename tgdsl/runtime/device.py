@@ -78,6 +78,7 @@ class Limits:
         max_workgroup_storage: Bytes of workgroup memory.
         max_groups_per_dim: Workgroups along one axis of a dispatch.
         software: Whether a CPU plays the GPU.
+        half: Whether kernels may store f16.
     """
 
     max_bindings: int
@@ -87,6 +88,7 @@ class Limits:
     max_workgroup_storage: int
     max_groups_per_dim: int
     software: bool
+    half: bool
 
 
 def find_adapter(*, hardware_only: bool) -> Any:
@@ -128,7 +130,8 @@ class Device:
         self.lock = threading.RLock()
         self.features = frozenset(f for f in _OPTIONAL if f in adapter.features)
         self.native = _request(adapter, self.features, max_bindings)
-        self.limits = _limits(self.native.limits, max_bindings, software=self.info["adapter_type"] == "CPU")
+        software, half = self.info["adapter_type"] == "CPU", "shader-f16" in self.features
+        self.limits = _limits(self.native.limits, max_bindings, software=software, half=half)
         self.calls, self.trusted = _shortcuts(self.native)
         self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
         self._pipelines: WeakValueDictionary[_Key, Any] = WeakValueDictionary()
@@ -341,7 +344,7 @@ def _request(adapter: Any, features: frozenset[str], max_bindings: int) -> Any:
         raise DeviceError(f"{adapter.summary}: the device could not be opened: {error}") from error
 
 
-def _limits(of: Any, max_bindings: int, *, software: bool) -> Limits:
+def _limits(of: Any, max_bindings: int, *, software: bool, half: bool) -> Limits:
     return Limits(
         max_bindings=max_bindings,
         max_binding_bytes=int(of["max-storage-buffer-binding-size"]) // 4 * 4,
@@ -350,6 +353,7 @@ def _limits(of: Any, max_bindings: int, *, software: bool) -> Limits:
         max_workgroup_storage=int(of["max-compute-workgroup-storage-size"]),
         max_groups_per_dim=int(of["max-compute-workgroups-per-dimension"]),
         software=software,
+        half=half,
     )
 
 

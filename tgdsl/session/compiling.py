@@ -11,7 +11,7 @@ from tgdsl import frontend
 from tgdsl.errors import DeclarationError
 from tgdsl.frontend import Forward
 from tgdsl.optim.base import Optimizer
-from tgdsl.pipeline import Backend, choose_engine
+from tgdsl.pipeline import Backend, Precision, check_precision, choose_engine
 
 from .inference import Inference
 from .seeds import check_seed
@@ -33,6 +33,7 @@ def compile_module(
     seed: int | None = None,
     backend: Backend = "auto",
     check_finite: bool = False,
+    precision: Precision = "f32",
 ) -> Trained[M, B, P]:
     """Compile a training step.
 
@@ -45,20 +46,29 @@ def compile_module(
         seed: What parameters and random ops are drawn from; random when omitted.
         backend: Where to run; see `choose_engine`.
         check_finite: Keep everything as it is from the first step whose loss or gradients
-            are not finite, and raise `NonFiniteError` from that step's result on.
+            are not finite, and raise `NonFiniteError` from that step's result on. With f16 that
+            is the first such step at the smallest loss scale.
+        precision: With "f16" the values between kernels (activations and their gradients) are
+            stored as f16, also those of forwards compiled from the handle. Arithmetic, parameters,
+            gradients of parameters, optimizer state and results stay f32. The loss is scaled
+            dynamically as by PyTorch's `GradScaler`: a step whose gradients overflow changes no
+            parameter, though it counts for schedules. Needs an adapter with `shader-f16`.
 
     Returns:
         A handle with initial parameters.
     """
     _check("compile_module", model, loss)
+    engine = choose_engine(backend)
+    check_precision(precision, engine, trained=optimizer is not None)
     finite = check_finite and optimizer is not None
     weights = Weights.create(
         model,
         optimizer,
         check_seed(seed),
-        choose_engine(backend),
+        engine,
         trained=True,
         check_finite=finite,
+        precision=precision,
     )
     try:
         return Trained(loss, optimizer, dims, weights, check_finite=finite)

@@ -12,6 +12,7 @@ from tgdsl.checkpoint import Checkpoint
 from tgdsl.errors import ParameterError
 from tgdsl.lr import Schedule, resolve_lr
 from tgdsl.optim.base import Optimizer
+from tgdsl.optim.scaling import INITIAL
 
 from .weights import Weights, check_arrays, pack
 
@@ -45,6 +46,9 @@ def collect(weights: Weights, optimizer: Optimizer | None, progress: Progress) -
         "lr_start": progress.lr_start,
         "optimizer": None if optimizer is None else optimizer.kind,
     }
+    scaling = weights.scaling()
+    if scaling is not None:
+        meta["loss_scale"], meta["good_steps"] = scaling
     return Checkpoint(
         weights.download_params(),
         weights.download_state(),
@@ -74,6 +78,7 @@ def restore(
     if resumed is not None:
         for moment, arrays in held.moments.items():
             weights.store.write(moment, pack(weights.params, arrays))
+        _resume_scaling(weights, held)
     return resumed
 
 
@@ -98,6 +103,12 @@ def _resumed(weights: Weights, optimizer: Optimizer | None, held: Checkpoint) ->
         return progress, int(held.meta["seed"])
     except (KeyError, TypeError, ValueError) as error:
         raise ParameterError(f"the file's training state is incomplete ({error})", hint=hint) from error
+
+
+def _resume_scaling(weights: Weights, held: Checkpoint) -> None:
+    """Go on with the loss scale of the file; one saved by a run in f32 has none, and it starts anew."""
+    scale, good_steps = held.meta.get("loss_scale", INITIAL), held.meta.get("good_steps", 0)
+    weights.set_scaling(float(scale), int(good_steps))
 
 
 def check_grad_names(weights: Weights, names: Iterable[str]) -> None:

@@ -55,7 +55,14 @@ class Stepping(Handle[M], Generic[M, B, P]):
 
     def _trace(self, dims: Mapping[str, int]) -> StepGraphs:
         weights = self._weights
-        step = trace_loss(weights.model, self._loss, weights.layout, dims, check_finite=self._check_finite)
+        step = trace_loss(
+            weights.model,
+            self._loss,
+            weights.layout,
+            dims,
+            check_finite=self._check_finite,
+            precision=weights.precision,
+        )
         return attrs.evolve(step, update=None if weights.update is None else weights.update.graph)
 
     # Calls

@@ -14,6 +14,7 @@ from tgdsl.errors import DeclarationError, HandleError, OptionError
 from tgdsl.frontend import Forward
 from tgdsl.lr import Schedule, check_schedule
 from tgdsl.optim.base import Optimizer
+from tgdsl.pipeline import Precision
 
 from . import persist
 from .inference import Inference
@@ -83,6 +84,7 @@ class Trained(Stepping[M, B, P], Generic[M, B, P]):
                 self._weights.engine,
                 trained=True,
                 check_finite=self._check_finite,
+                precision=self._weights.precision,
             )
             try:
                 # Everything that can be refused is tried on a second handle first.
@@ -101,11 +103,15 @@ class Trained(Stepping[M, B, P], Generic[M, B, P]):
     # Parameters and optimizer state
 
     def download_param_grads(self, *names: str) -> dict[str, NDArray[np.float32]]:
-        """The gradients of the last step before clipping, all or those named; zeros before the first."""
+        """The gradients of the last step before clipping, all or those named; zeros before the first.
+
+        With `precision="f16"` they are those of the loss itself: what the device holds is divided by
+        the loss scale of that step. After a step that was skipped some are infinite or NaN.
+        """
         with self._weights.lock:
             self._require_alive()
             persist.check_grad_names(self._weights, names)
-            grads = self._weights.download(self._weights.params, "grads")
+            grads = self._weights.download_grads()
             return {n: grads[n] for n in names or grads}
 
     def save_params(self, path: str | os.PathLike[str]) -> None:
@@ -153,6 +159,7 @@ class Trained(Stepping[M, B, P], Generic[M, B, P]):
         update = self._weights.update
         self._weights.zero(() if update is None else update.moments)
         self._weights.clear_health()
+        self._weights.restart()
         self._progress = Progress(0, self._progress.lr)
 
     def set_lr(self, lr: Schedule) -> None:
@@ -180,6 +187,19 @@ class Trained(Stepping[M, B, P], Generic[M, B, P]):
     def lr(self) -> Schedule:
         """The learning rate in use."""
         return self._progress.lr
+
+    @property
+    def precision(self) -> Precision:
+        """How values between kernels are stored."""
+        return self._weights.precision
+
+    @property
+    def loss_scale(self) -> float:
+        """What the loss of the next step is multiplied by for its gradients; waits for the device, 1 with f32."""
+        with self._weights.lock:
+            self._require_alive()
+            found = self._weights.scaling()
+            return 1.0 if found is None else found[0]
 
     @property
     def steps_done(self) -> int:

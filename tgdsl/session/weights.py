@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from tgdsl import frontend
 from tgdsl.errors import HandleError, NonFiniteError, ParameterError
 from tgdsl.optim.base import Optimizer
+from tgdsl.optim.scaling import GOOD_STEPS, SCALE, UNSCALE, initial_scaling
 from tgdsl.optim.step import ArenaLayout
 from tgdsl.optim.update import HEALTH, Update
-from tgdsl.pipeline import Layout, arenas_of, layout_of, lock_of, make_update
+from tgdsl.pipeline import Layout, Precision, arenas_of, layout_of, lock_of, make_update
 from tgdsl.program import Engine, Store
 
 from .results import Pending
@@ -53,6 +54,7 @@ class Weights:
         store: The arenas.
         pending: Results whose step may still be running.
         bad_step: The first step that was not finite, once it is known.
+        precision: How values between kernels are stored.
     """
 
     engine: Engine
@@ -65,6 +67,7 @@ class Weights:
     pending: WeakSet[Pending] = attrs.field(factory=WeakSet)
     alive: bool = True
     bad_step: int = 0
+    precision: Precision = "f32"
 
     @classmethod
     def create(
@@ -76,25 +79,32 @@ class Weights:
         *,
         trained: bool,
         check_finite: bool = False,
+        precision: Precision = "f32",
     ) -> Weights:
         """Allocate the arenas of a model and draw its parameters."""
         layout = layout_of(model, optimizer)
         update = None
         if optimizer is not None:
-            update = make_update(optimizer, layout, check_finite=check_finite)
+            update = make_update(optimizer, layout, check_finite=check_finite, precision=precision)
         lock = lock_of(engine)
         with lock:
             store = engine.allocate(arenas_of(layout, update, trained=trained))
-            made = cls(engine, lock, model, layout, update, seed, store)
+            made = cls(engine, lock, model, layout, update, seed, store, precision=precision)
             for name, table in ({} if update is None else update.tables).items():
                 store.write(name, table)
             made.initialise()
+            made.restart()
         return made
 
     def initialise(self) -> None:
         """Draw every parameter from its own stream of the seed, and set the states."""
         self.write(frontend.initial_values(self.model, self.seed))
         self.write_state(frontend.initial_state(self.model))
+
+    def restart(self) -> None:
+        """Set the loss scale, if there is one, to what it is before the first step."""
+        for name, values in ({} if self.update is None else self.update.restarts).items():
+            self.store.write(name, values)
 
     def become(self, other: Weights) -> None:
         """Take over the model and the arenas of `other`, which must not be used any more."""
@@ -180,6 +190,26 @@ class Weights:
         """All parameters in the order of declaration."""
         found = {**self.download(self.params, "params"), **self.download(self.frozen, "frozen")}
         return {name: found[name] for name in self.order}
+
+    def download_grads(self) -> dict[str, F32Array]:
+        """The gradients of all trainable parameters, those of a scaled loss divided by the scale of that step."""
+        grads = self.download(self.params, "grads")
+        if UNSCALE not in self.store.sizes():
+            return grads
+        factor = self.store.read(UNSCALE)[0]
+        return {name: g * factor for name, g in grads.items()}
+
+    def scaling(self) -> tuple[float, int] | None:
+        """The loss scale and the steps since it last changed; None where the loss is not scaled."""
+        if SCALE not in self.store.sizes():
+            return None
+        return float(self.store.read(SCALE)[0]), int(self.store.read(GOOD_STEPS)[0])
+
+    def set_scaling(self, scale: float, good_steps: int) -> None:
+        """Go on with a loss scale from a file."""
+        if SCALE in self.store.sizes():
+            for name, values in initial_scaling(scale, good_steps).items():
+                self.store.write(name, values)
 
     def download_state(self) -> dict[str, F32Array]:
         """All persistent tensors of modules."""
