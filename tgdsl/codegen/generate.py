@@ -21,6 +21,7 @@ from tgdsl.passes.fold import scalar_value
 from tgdsl.plan import Memory
 from tgdsl.program import Binding, Dispatch, Kernel, Program, Slot
 from tgdsl.schedule import Schedule, bundle, partition
+from tgdsl.schedule.access import bases
 
 from .emit import FLAG
 from .halves import half_nodes
@@ -304,13 +305,12 @@ def _short(graph: Graph, node_id: int, key: str) -> str:
 
 
 def _check_ties(schedule: Schedule, ties: Mapping[int, int]) -> None:
-    """Whoever reads an arena that is replaced in place does so before, or at the same index."""
-    order = {g.id: i for i, g in enumerate(schedule.groups)}
+    """Whoever reads an arena that is replaced in place does so before, or in the same kernel at the same index."""
+    is_base = lambda n: n.id in schedule.computed  # noqa: E731
     for root, leaf in ties.items():
         home = schedule.home[root]
         for group in schedule.groups:
-            if order[group.id] <= order[home.id]:
+            if group.id == home.id or group.id in home.before:
                 continue
-            for node in group.members:
-                if any(x.id == leaf for x in node.inputs):
-                    raise LoweringError("an arena is read after the update has replaced it")
+            if any(base.id == leaf for node in group.members for base in bases(node, is_base)):
+                raise LoweringError("an arena is read after the update has replaced it, or meanwhile")

@@ -49,19 +49,18 @@ class Scaling:
     @classmethod
     def declared(cls, graph: Graph) -> Scaling:
         """Add the leaves to an update graph."""
-        return cls(*(declare(graph, "state", name, _block()) for name in (SCALE, GOOD_STEPS)))
+        scale, good_steps, _ = (declare(graph, "state", name, _block()) for name in (SCALE, GOOD_STEPS, UNSCALE))
+        return cls(scale, good_steps)
 
     def updates(self, finite: BoolTensor) -> dict[str, Tensor]:
         """The next values, given whether the gradients were finite."""
-        count = where(finite, self.good_steps + 1.0, 0.0)
-        grows = count >= INTERVAL
+        # Arenas are replaced in place, so whoever reads one comes before what replaces it.
+        unscale = 1.0 / self.scale
+        grows = self.good_steps >= INTERVAL - 1.0
         grown = where(grows, minimum(self.scale * FACTOR, LARGEST), self.scale)
-        shrunk = maximum(self.scale / FACTOR, SMALLEST)
-        return {
-            UNSCALE: 1.0 / self.scale,
-            GOOD_STEPS: where(grows, 0.0, count),
-            SCALE: where(finite, grown, shrunk),
-        }
+        scale = where(finite, grown, maximum(self.scale / FACTOR, SMALLEST))
+        count = where(grows, 0.0, self.good_steps + 1.0)
+        return {UNSCALE: unscale, SCALE: scale, GOOD_STEPS: where(finite, count, 0.0)}
 
     def hopeless(self, finite: BoolTensor) -> BoolTensor:
         """Whether a step was not finite though a smaller scale is not to be had."""

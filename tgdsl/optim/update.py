@@ -71,9 +71,12 @@ def build_update(
         scalars: dict[str, Tensor] = {n: declare(graph, "scalar", n, TensorType(())) for n in names}
         scaling = Scaling.declared(graph) if scaled else None
         if scaling is not None:
-            g = g * (1.0 / scaling.scale)
+            g = g / scaling.scale
         guarded = check_finite or scaled
         squares = sum_(g * g) if optimizer.clip_grad_norm is not None or guarded else None
+        if scaled and squares is not None:
+            # The rule must wait for the verdict, or moments that may not be kept would be stored meanwhile.
+            g = where(is_finite(squares), g, 0.0)
         if optimizer.clip_grad_norm is not None and squares is not None:
             g = g * clip_scale(squares, optimizer.clip_grad_norm)
         new_p, new_moments = optimizer.rule(p, g, moments, scalars, mask)
