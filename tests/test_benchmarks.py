@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import compile as compiling
-from benchmarks import fit, host, kernels, steps
+from benchmarks import fit, host, kernels, precision, steps
 from benchmarks.__main__ import sections
 from benchmarks.kernel_cases import CASES
 from benchmarks.report import Section, options, publish, replaced
@@ -82,3 +82,13 @@ def test_section_replaces_the_one_of_its_name() -> None:
     assert replaced(text, "A: x", "new\n") == text.replace("old", "new")
     assert replaced(text, "B: x", "new\n") == text.replace("kept", "new")
     assert replaced(text, "A: y", "new\n") == f"{text}\n## A: y\n\nnew\n"
+
+
+@pytest.mark.gpu
+def test_precisions_are_compared(engine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    if not engine.limits.half:
+        pytest.skip(f"NO shader-f16: {engine.description}")
+    full, half = precision.main("--dim 32 --heads 2 --depth 1 --steps 3 --repeats 1".split())
+    assert abs(half.loss - full.loss) < 0.02 * full.loss
+    assert half.megabytes < full.megabytes
+    assert "us/step" in capsys.readouterr().out

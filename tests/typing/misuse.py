@@ -49,6 +49,7 @@ train.upload_params({"l1.w": wide})  # E upload.f64
 train.step(x=x, y=x)["loss"]  # E step.subscript
 compile_forward(MLP(), next_token)  # E compile_forward.wrong-model
 compile_module(MLP(), loss, optimizer=Adam(1e-3), backend="cuda")  # E compile.backend
+compile_module(MLP(), loss, optimizer=Adam(1e-3), precision="bf16")  # E compile.precision
 @forward(inputs=Batch)  # E forward.two-tensors
 def f1(m: MLP, x: Tensor, y: Tensor) -> Tensor: return mean(x - y)
 @forward(inputs=Batch)  # E forward.wrong-inputs-class

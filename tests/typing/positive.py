@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import assert_type
+from typing import Literal, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +121,9 @@ def batches() -> Iterator[Batch]:
 def handles() -> None:
     train = compile_module(MLP(), loss, optimizer=Adam(lr.LinearDecay(peak=1e-2, final=0.0, steps=9)), dims={"B": 4})
     assert_type(train.model, MLP)
+    half = compile_module(MLP(), loss, optimizer=Adam(1e-3), precision="f16")
+    assert_type(half.precision, Literal["f32", "f16"])
+    assert_type(half.loss_scale, float)
     result = train.step(x=x, y=x)
     assert_type(result, StepResult)
     assert_type(result.loss, float)
