@@ -166,8 +166,8 @@ class Loaded:
     program: Program | None = None
 
 
-def load(engine: Engine, step: StepGraphs, store: Store, slots: int = SLOTS) -> Loaded:
-    """Compile a step for an engine and load it."""
+def load(engine: Engine, step: StepGraphs, store: Store, slots: int = SLOTS, *, tune: bool = False) -> Loaded:
+    """Compile a step for an engine and load it; if `tune`, time tilings of its contractions first."""
     if isinstance(engine, NumpyEngine):
         ready = engine.load(step, store)  # type: ignore[arg-type]
         return Loaded(ready, ready.kernel_count, ready.bytes_moved)
@@ -176,7 +176,12 @@ def load(engine: Engine, step: StepGraphs, store: Store, slots: int = SLOTS) -> 
     device: Any = engine
     slots = max(1, min(slots, _INPUT_BYTES // max(1, _input_bytes(step))))
     limits = device.limits
-    program = generate(step, Target(max_bindings=limits.max_bindings, software=limits.software))
+    target = Target(max_bindings=limits.max_bindings, software=limits.software)
+    if tune:
+        from tgdsl.tuning import tuned
+
+        target = tuned(device, step, target)
+    program = generate(step, target)
     return Loaded(device.load(program, store, slots), program.kernel_count, program.bytes_moved, program)
 
 

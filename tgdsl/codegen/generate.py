@@ -23,7 +23,8 @@ from tgdsl.program import Binding, Dispatch, Kernel, Program, Slot
 from tgdsl.schedule import Schedule, bundle, partition
 
 from .emit import FLAG
-from .kernels import Draft, Plan, draft
+from .kernels import Draft, Plan, ProblemKey, draft
+from .tiling import Tiling
 
 
 @attrs.frozen
@@ -33,10 +34,12 @@ class Target:
     Attributes:
         max_bindings: Storage buffers per kernel.
         software: Whether a CPU plays the GPU: barriers are dear, cores are few.
+        tilings: Tilings of contractions that were found by timing them.
     """
 
     max_bindings: int = 8
     software: bool = False
+    tilings: Mapping[ProblemKey, Tiling] = attrs.field(factory=dict)
 
     @property
     def lanes(self) -> int:
@@ -54,12 +57,19 @@ def generate(step: StepGraphs, target: Target | None = None) -> Program:
     Returns:
         A program whose inputs, scalars and outputs are named as in `step`.
     """
-    return _Generator(step, target or Target()).run()
+    return Generator(step, target or Target()).run()
 
 
-class _Generator:
+class Generator:
+    """Compiles one step, and keeps the plans by which it did.
+
+    Attributes:
+        plans: One per graph or piece of a graph that was scheduled by itself.
+    """
+
     def __init__(self, step: StepGraphs, target: Target) -> None:
         self.step, self.target = step, target
+        self.plans: list[Plan] = []
         self.memory = Memory()
         self.kernels: dict[str, int] = {}
         self.kernel_list: list[Kernel] = []
@@ -73,6 +83,7 @@ class _Generator:
         self.unproven_texts: list[str] = []
 
     def run(self) -> Program:
+        """Everything, in the order in which it runs."""
         self._loss_graph()
         self._late_copies()
         if self.step.update is not None:
@@ -222,7 +233,9 @@ class _Generator:
         names = {k: _short(graph, i, k) for i, k in keys.items()} | {
             k: _short(graph, i, k) for i, ks in stores.items() for k in ks
         }
-        plan = Plan(graph, schedule, keys, names, stores, self.scalars, self.unproven, self.target.software)
+        software, tilings = self.target.software, self.target.tilings
+        plan = Plan(graph, schedule, keys, names, stores, self.scalars, self.unproven, software, tilings)
+        self.plans.append(plan)
         bundles = bundle(schedule.groups, schedule.used, limit, lambda g: plan.tile(g).threads)
         drafts = [draft(plan, b) for b in bundles]
         for node in self.unproven[len(self.unproven_texts) :]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import attrs
 
@@ -18,6 +20,9 @@ from .quads import steps_evenly, vectors_of
 from .tiled import TiledKernel
 from .tiling import WIDTH, Sizes, Tiling, choose_tiling, sizes_of
 from .wgsl import identifier
+
+ProblemKey: TypeAlias = str
+"""Names a contraction problem: its sizes for people, and a digest of its kernel's text."""
 
 
 @attrs.frozen
@@ -52,6 +57,7 @@ class Plan:
         scalars: Position of each scalar in the table.
         unproven: Gets the gathers whose indices may leave their table.
         software: Whether barriers are dear.
+        tilings: Tilings that were found by timing; the heuristic decides about other problems.
     """
 
     graph: Graph
@@ -62,8 +68,10 @@ class Plan:
     scalars: Mapping[str, int]
     unproven: list[Node]
     software: bool
+    tilings: Mapping[ProblemKey, Tiling] = attrs.field(factory=dict)
     _tiles: dict[tuple[int, int | None], Tile | Tiling] = attrs.field(factory=dict, init=False)
     _sizes: dict[int, Sizes] = attrs.field(factory=dict, init=False)
+    _problems: dict[int, ProblemKey] = attrs.field(factory=dict, init=False)
 
     def tile(self, group: Group, threads: int | None = None) -> Tile | Tiling:
         """How a group covers its work, with workgroups of that size if one is given."""
@@ -74,7 +82,9 @@ class Plan:
 
     def _choose(self, group: Group, threads: int | None) -> Tile | Tiling:
         if group.kind == "contraction":
-            return choose_tiling(self.sizes(group), software=self.software, threads=threads)
+            usual = choose_tiling(self.sizes(group), software=self.software, threads=threads)
+            tuned = self.tilings.get(self.problem(group), usual) if self.tilings else usual
+            return tuned if tuned.threads == usual.threads else usual
         return evened(group, choose_tile(group, software=self.software, threads=threads), self.schedule.computed)
 
     def sizes(self, group: Group) -> Sizes:
@@ -82,6 +92,21 @@ class Plan:
         if group.id not in self._sizes:
             self._sizes[group.id] = sizes_of(group.anchor, self.schedule.computed)
         return self._sizes[group.id]
+
+    def problem(self, group: Group) -> ProblemKey:
+        """What contraction groups have in common that are fastest with the same tiling: sizes and kernel text."""
+        if group.id not in self._problems:
+            s = self.sizes(group)
+            digest = hashlib.sha256(self.alone(group).text.encode()).hexdigest()[:16]
+            self._problems[group.id] = f"{s.b}x{s.m}x{s.n}x{s.k}:{digest}"
+        return self._problems[group.id]
+
+    def alone(self, group: Group, tiling: Tiling | None = None) -> Draft:
+        """The kernel of a contraction group by itself, in a given or the heuristic's tiling, and without names."""
+        plain = attrs.evolve(self, names=dict.fromkeys(self.names, "x"), unproven=[], tilings={})
+        if tiling is not None:
+            plain._tiles[group.id, None] = tiling
+        return draft(plain, Bundle((group,)))
 
 
 @attrs.frozen

@@ -1,13 +1,15 @@
 """How long a program takes on the device, without the host: each dispatch, or a whole step.
 
 A pass of its own per dispatch is timed, so the sum is more than a step takes in one pass.
+`alone` and `race` compare dispatches that do the same work in different ways.
 """
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,6 +17,9 @@ from tgdsl.program import StepData
 
 from .calls import Command
 from .executable import DeviceExecutable
+
+PASS: Final = 2e-3
+"""Seconds that a pass of one candidate should take; shorter ones would measure the clock."""
 
 
 def profile(executable: DeviceExecutable, step: StepData, repeats: int = 5) -> list[tuple[str, float]] | None:
@@ -46,6 +51,39 @@ def elapsed(executable: DeviceExecutable, step: StepData, calls: int = 20, repea
         executable.submit([step])
         (median,) = _passes(executable, [executable.commands(0) * calls], repeats)
     return median / calls
+
+
+def alone(executable: DeviceExecutable, index: int) -> None:
+    """Run one dispatch of a program, which has no inputs."""
+    with executable.device.lock:
+        executable.device.submit((), [executable.commands(0)[index]], ())
+
+
+def race(executable: DeviceExecutable, indices: Sequence[int], repeats: int = 5) -> list[float]:
+    """Seconds that each of these dispatches takes, one run after the other; the median of `repeats` passes.
+
+    Without timestamps, or where they stand still, the host's clock is asked.
+    """
+    with executable.device.lock:
+        commands = [executable.commands(0)[i] for i in indices]
+        single = [min(_clocked(executable, [c, c]) for _ in range(2)) / 2 for c in commands]
+        # Every candidate the same number of times: a longer pass hides more of what begins and ends it.
+        calls = max(1, min(50, int(PASS / min(single, default=PASS))))
+        passes = [[c] * calls for c in commands]
+        if "timestamp-query" in executable.device.features:
+            taken = [ns / 1e9 for ns in _passes(executable, passes, repeats)]
+            if min(taken, default=0.0) > 0.0:
+                return [t / calls for t in taken]
+        rounds = [[_clocked(executable, run) for run in passes] for _ in range(repeats)]
+    return [statistics.median(times) / calls for times in zip(*rounds, strict=True)]
+
+
+def _clocked(executable: DeviceExecutable, commands: Sequence[Command]) -> float:
+    executable.device.finish()
+    start = time.perf_counter()
+    executable.device.submit((), commands, ())
+    executable.device.finish()
+    return time.perf_counter() - start
 
 
 def _passes(executable: DeviceExecutable, passes: Sequence[Sequence[Command]], repeats: int) -> list[float]:

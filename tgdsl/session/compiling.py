@@ -12,8 +12,10 @@ from tgdsl.errors import DeclarationError
 from tgdsl.frontend import Forward
 from tgdsl.optim.base import Optimizer
 from tgdsl.pipeline import Backend, choose_engine
+from tgdsl.program import Engine
 
 from .inference import Inference
+from .programs import log
 from .seeds import check_seed
 from .training import Trained
 from .weights import Weights
@@ -33,6 +35,7 @@ def compile_module(
     seed: int | None = None,
     backend: Backend = "auto",
     check_finite: bool = False,
+    tune: bool = False,
 ) -> Trained[M, B, P]:
     """Compile a training step.
 
@@ -46,6 +49,9 @@ def compile_module(
         backend: Where to run; see `choose_engine`.
         check_finite: Keep everything as it is from the first step whose loss or gradients
             are not finite, and raise `NonFiniteError` from that step's result on.
+        tune: Time a few tilings of every contraction on the device, the first time that
+            it meets them, and take the fastest. What was found is kept on disk, in
+            `TGDSL_CACHE_DIR` or the user's cache folder. The NumPy backend has no tilings.
 
     Returns:
         A handle with initial parameters.
@@ -56,9 +62,10 @@ def compile_module(
         model,
         optimizer,
         check_seed(seed),
-        choose_engine(backend),
+        _engine("compile_module", backend, tune=tune),
         trained=True,
         check_finite=finite,
+        tune=tune,
     )
     try:
         return Trained(loss, optimizer, dims, weights, check_finite=finite)
@@ -74,16 +81,24 @@ def compile_forward(
     dims: Mapping[str, int] | None = None,
     seed: int | None = None,
     backend: Backend = "auto",
+    tune: bool = False,
 ) -> Inference[M, B, P, S]:
     """Compile a forward with parameters of its own; see `compile_module`."""
     _check("compile_forward", model, forward)
-    engine = choose_engine(backend)
-    weights = Weights.create(model, None, check_seed(seed), engine, trained=False)
+    engine = _engine("compile_forward", backend, tune=tune)
+    weights = Weights.create(model, None, check_seed(seed), engine, trained=False, tune=tune)
     try:
         return Inference(forward, dims, weights, owner=True)
     except BaseException:
         weights.destroy()
         raise
+
+
+def _engine(what: str, backend: Backend, *, tune: bool) -> Engine:
+    engine = choose_engine(backend)
+    if tune and engine.name == "numpy":
+        log.warning("%s: tune=True changes nothing on the numpy backend, which has no tilings", what)
+    return engine
 
 
 def _check(what: str, model: object, forward: object) -> None:

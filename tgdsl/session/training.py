@@ -83,6 +83,7 @@ class Trained(Stepping[M, B, P], Generic[M, B, P]):
                 self._weights.engine,
                 trained=True,
                 check_finite=self._check_finite,
+                tune=self._weights.tune,
             )
             try:
                 # Everything that can be refused is tried on a second handle first.

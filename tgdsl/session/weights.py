@@ -51,6 +51,7 @@ class Weights:
         update: The optimizer for that layout.
         seed: What they were drawn from.
         store: The arenas.
+        tune: Whether programs that use them are compiled with timed tilings.
         pending: Results whose step may still be running.
         bad_step: The first step that was not finite, once it is known.
     """
@@ -62,6 +63,7 @@ class Weights:
     update: Update | None
     seed: int
     store: Store
+    tune: bool = False
     pending: WeakSet[Pending] = attrs.field(factory=WeakSet)
     alive: bool = True
     bad_step: int = 0
@@ -76,6 +78,7 @@ class Weights:
         *,
         trained: bool,
         check_finite: bool = False,
+        tune: bool = False,
     ) -> Weights:
         """Allocate the arenas of a model and draw its parameters."""
         layout = layout_of(model, optimizer)
@@ -85,7 +88,7 @@ class Weights:
         lock = lock_of(engine)
         with lock:
             store = engine.allocate(arenas_of(layout, update, trained=trained))
-            made = cls(engine, lock, model, layout, update, seed, store)
+            made = cls(engine, lock, model, layout, update, seed, store, tune)
             for name, table in ({} if update is None else update.tables).items():
                 store.write(name, table)
             made.initialise()
