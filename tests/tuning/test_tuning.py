@@ -18,13 +18,14 @@ from tests.session.models import MLP, Line, line, mlp_loss
 from tgdsl import SGD, compile_forward, compile_module
 from tgdsl.codegen import Target, Tiling, direct, generate, kernels, problems, race
 from tgdsl.codegen.tiling import MOST_CANDIDATES, MOST_SHARED, Sizes, candidates, choose_tiling
+from tgdsl.errors import DeviceError
 from tgdsl.ir import Graph
 from tgdsl.optim.step import StepGraphs
 from tgdsl.pipeline import load
 from tgdsl.program import StepData
 from tgdsl.runtime import profile
 from tgdsl.tuning import contest, tuned
-from tgdsl.tuning.cache import Cache, directory
+from tgdsl.tuning.cache import Cache, Held, directory
 
 Fn = Callable[..., Any]
 Feeds = dict[str, np.ndarray]
@@ -74,7 +75,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def last_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """The later a candidate, the faster it seems."""
-    monkeypatch.setattr(contest, "race", lambda _, indices: [1.0 / (1 + i) for i in indices])
+    monkeypatch.setattr(contest, "race", lambda _, runs: [1.0 / (1 + i) for i in range(len(runs))])
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def never(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Calling it forbids contests from then on."""
 
     def forbid() -> None:
-        monkeypatch.setattr("tgdsl.tuning.hold", lambda *_: pytest.fail("a tiling was timed"))
+        monkeypatch.setattr(contest, "race", lambda *_: pytest.fail("something was timed"))
 
     return forbid
 
@@ -188,8 +189,54 @@ def test_a_wrong_candidate_is_never_chosen(engine: Any, caplog: pytest.LogCaptur
 @pytest.mark.gpu
 @pytest.mark.usefixtures("few")
 def test_a_small_gain_is_taken_for_noise(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contest, "race", lambda _, indices: [1.0, 0.99, 0.98][: len(indices)])
-    assert set(tune(engine).values()) == {USUAL}
+    monkeypatch.setattr(contest, "race", lambda _, runs: [1.0, 0.99, 0.92][: len(runs)])
+    assert not tune(engine)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("few")
+def test_tilings_by_which_a_whole_step_is_slower_are_not_taken(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, never: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tgdsl")
+    # Three candidates run in a contest, two programs in the comparison of steps.
+    monkeypatch.setattr(contest, "race", lambda _, runs: [3.0, 2.0, 1.0] if len(runs) == 3 else [1.0, 2.0])
+    assert not tune(engine)
+    assert "the whole step does not" in caplog.text
+    never()
+    assert not tune(engine), "the verdict is kept too"
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("few", "last_wins")
+@pytest.mark.parametrize(("part", "kept"), [("hold", 0), ("pays", 1)])
+def test_what_the_device_refuses_is_not_tuned_and_not_kept(
+    engine: Any, part: str, kept: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DeviceError("no memory")
+
+    monkeypatch.setattr(f"tgdsl.tuning.{part}", refuse)
+    assert not tune(engine)
+    assert "no memory" in caplog.text
+    held = Cache(engine.device.identity).read()
+    assert (len(held.tilings), len(held.steps)) == (kept, 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("few")
+def test_whole_steps_are_timed(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[float]] = []
+
+    def recorded(*args: Any) -> list[float]:
+        seen.append(profile.race(*args))
+        return [3.0, 2.0, 1.0] if len(seen[-1]) == 3 else seen[-1]
+
+    monkeypatch.setattr(profile, "PASS", 1e-4)
+    monkeypatch.setattr(contest, "race", recorded)
+    tune(engine)
+    assert [len(times) for times in seen] == [3, 2]
+    assert all(0.0 < t < 1.0 for times in seen for t in times)
 
 
 @pytest.mark.gpu
@@ -198,7 +245,7 @@ def test_inputs_suit_the_epilogue(engine: Any, caplog: pytest.LogCaptureFixture)
     caplog.set_level(logging.INFO, "tgdsl")
     assert set(tune(engine, lambda a, b, c: ops.log(a @ b + ops.square(c))).values()) == {WRONG}
     hopeless = tune(engine, lambda a, b, c: ops.log(-ops.square(a @ b) - ops.square(c)))
-    assert set(hopeless.values()) == {USUAL}, "nothing can be compared with NaN"
+    assert not hopeless, "nothing can be compared with NaN"
     assert "not finite" in caplog.text
 
 
@@ -258,9 +305,10 @@ def _all_tilings(numbers: Sequence[Any]) -> Callable[[str], str]:
         (_edited(lambda held: held["adapter"].update(wgpu="0.1")), True),
         (_all_tilings([2, 4, "8", 4, 2, 0]), True),
         (_all_tilings([2, 4]), True),
+        (_edited(lambda held: held.update(steps={"s": 1})), True),
         (_all_tilings([4096, 4096, 1, 128, 1, 0]), False),
     ],
-    ids=["cut", "a list", "deep", "no adapter", "foreign", "text", "short", "not a candidate"],
+    ids=["cut", "a list", "deep", "no adapter", "foreign", "text", "short", "no verdict", "not a candidate"],
 )
 def test_a_bad_file_is_ignored_and_replaced(
     engine: Any, folder: Path, edit: Callable[[str], str], caplog: pytest.LogCaptureFixture, *, said: bool
@@ -271,7 +319,7 @@ def test_a_bad_file_is_ignored_and_replaced(
     caplog.clear()
     assert tune(engine) == first
     assert ("are ignored" in caplog.text) == said
-    assert Cache(engine.device.identity).read() == first
+    assert Cache(engine.device.identity).read().tilings == first
     assert list(folder.iterdir()) == [path], "a half-written file was left"
 
 
@@ -289,10 +337,10 @@ def test_a_folder_that_cannot_be_written_is_said(
 def test_a_file_per_adapter_and_what_others_wrote_stays(folder: Path) -> None:
     one, two = Cache({"device": "one"}), Cache({"device": "two"})
     assert one.path != two.path
-    one.add({"p": RIGHT})
-    Cache({"device": "one"}).add({"q": WRONG})
-    assert one.read() == {"p": RIGHT, "q": WRONG}
-    assert two.read() == {}
+    one.add(Held({"p": RIGHT}, {"s": False}))
+    Cache({"device": "one"}).add(Held({"q": WRONG}))
+    assert one.read() == Held({"p": RIGHT, "q": WRONG}, {"s": False})
+    assert two.read() == Held()
 
 
 def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch) -> None:

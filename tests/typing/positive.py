@@ -136,7 +136,7 @@ def handles() -> None:
     assert_type(train.download_params(), dict[str, NDArray[np.float32]])
     infer = train.compile_forward(predict)
     assert_type(infer.run(x=x).output, NDArray[np.float32])
-    solo = compile_forward(Transformer(12, 8), next_token, dims={"T": 8})
+    solo = compile_forward(Transformer(12, 8), next_token, dims={"T": 8}, tune=True)
     assert_type(solo.run(tokens=np.zeros((1, 8), np.int32)).output, NDArray[np.int32])
 
 
@@ -146,7 +146,7 @@ def generic(train: Trained[MLP, Batch, ...], infer: Inference[MLP, Point, ..., n
 
 
 async def awaited() -> None:
-    train = compile_module(MLP(), loss, optimizer=None)
+    train = compile_module(MLP(), loss, optimizer=None, tune=True)
     assert_type(await train.step(x=x, y=x), StepResult)
 
 

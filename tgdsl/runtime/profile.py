@@ -16,6 +16,7 @@ import numpy as np
 from tgdsl.program import StepData
 
 from .calls import Command
+from .device import Device
 from .executable import DeviceExecutable
 
 PASS: Final = 2e-3
@@ -39,7 +40,7 @@ def profile(executable: DeviceExecutable, step: StepData, repeats: int = 5) -> l
         return None
     with executable.device.lock:
         executable.submit([step])  # warms up, and leaves the inputs in slot 0
-        medians = _passes(executable, [[command] for command in executable.commands(0)], repeats)
+        medians = _passes(executable.device, [[command] for command in executable.commands(0)], repeats)
     return [(d.origin, ns) for d, ns in zip(dispatches, medians, strict=True)]
 
 
@@ -49,7 +50,7 @@ def elapsed(executable: DeviceExecutable, step: StepData, calls: int = 20, repea
         return None
     with executable.device.lock:
         executable.submit([step])
-        (median,) = _passes(executable, [executable.commands(0) * calls], repeats)
+        (median,) = _passes(executable.device, [executable.commands(0) * calls], repeats)
     return median / calls
 
 
@@ -59,36 +60,34 @@ def alone(executable: DeviceExecutable, index: int) -> None:
         executable.device.submit((), [executable.commands(0)[index]], ())
 
 
-def race(executable: DeviceExecutable, indices: Sequence[int], repeats: int = 5) -> list[float]:
-    """Seconds that each of these dispatches takes, one run after the other; the median of `repeats` passes.
+def race(device: Device, runs: Sequence[Sequence[Command]], repeats: int = 5) -> list[float]:
+    """Seconds that each of these runs of commands takes by itself; the median of `repeats` passes.
 
     Without timestamps, or where they stand still, the host's clock is asked.
     """
-    with executable.device.lock:
-        commands = [executable.commands(0)[i] for i in indices]
-        single = [min(_clocked(executable, [c, c]) for _ in range(2)) / 2 for c in commands]
+    with device.lock:
+        single = [min(_clocked(device, [*run, *run]) for _ in range(2)) / 2 for run in runs]
         # Every candidate the same number of times: a longer pass hides more of what begins and ends it.
         calls = max(1, min(50, int(PASS / min(single, default=PASS))))
-        passes = [[c] * calls for c in commands]
-        if "timestamp-query" in executable.device.features:
-            taken = [ns / 1e9 for ns in _passes(executable, passes, repeats)]
+        passes = [list(run) * calls for run in runs]
+        if "timestamp-query" in device.features:
+            taken = [float(ns) / 1e9 for ns in _passes(device, passes, repeats)]
             if min(taken, default=0.0) > 0.0:
                 return [t / calls for t in taken]
-        rounds = [[_clocked(executable, run) for run in passes] for _ in range(repeats)]
+        rounds = [[_clocked(device, run) for run in passes] for _ in range(repeats)]
     return [statistics.median(times) / calls for times in zip(*rounds, strict=True)]
 
 
-def _clocked(executable: DeviceExecutable, commands: Sequence[Command]) -> float:
-    executable.device.finish()
+def _clocked(device: Device, commands: Sequence[Command]) -> float:
+    device.finish()
     start = time.perf_counter()
-    executable.device.submit((), commands, ())
-    executable.device.finish()
+    device.submit((), commands, ())
+    device.finish()
     return time.perf_counter() - start
 
 
-def _passes(executable: DeviceExecutable, passes: Sequence[Sequence[Command]], repeats: int) -> list[float]:
+def _passes(device: Device, passes: Sequence[Sequence[Command]], repeats: int) -> list[float]:
     """The median time of each pass, in nanoseconds."""
-    device = executable.device
     count = 2 * len(passes)
     queries = device.native.create_query_set(type="timestamp", count=count)
     ticks = device.query_buffer(8 * count)

@@ -33,6 +33,19 @@ def directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tgdsl"
 
 
+@attrs.frozen
+class Held:
+    """What a file holds.
+
+    Attributes:
+        tilings: The fastest tiling of each problem.
+        steps: By a digest of two programs of one step, whether those tilings made it no slower.
+    """
+
+    tilings: Mapping[str, Tiling] = attrs.field(factory=dict)
+    steps: Mapping[str, bool] = attrs.field(factory=dict)
+
+
 class Cache:
     """The tilings found on one adapter.
 
@@ -46,21 +59,22 @@ class Cache:
         digest = hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:16]
         self.path = directory() / f"tilings-{digest}.json"
 
-    def read(self) -> dict[str, Tiling]:
-        """The tiling of each problem; nothing if there is no file or it is not one of ours."""
+    def read(self) -> Held:
+        """What was found before; nothing if there is no file or it is not one of ours."""
         try:
             return _parsed(json.loads(self.path.read_text("utf-8")), self.identity)
         except FileNotFoundError:
-            return {}
+            return Held()
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             log.warning("the tilings in %s are ignored: %s", self.path, error)
-            return {}
+            return Held()
 
-    def add(self, found: Mapping[str, Tiling]) -> None:
-        """Write these beside what others have written since; the file is always whole."""
-        held = {**self.read(), **found}
-        tilings = {key: list(attrs.astuple(tiling)) for key, tiling in sorted(held.items())}
-        text = json.dumps({"format": FORMAT, "adapter": self.identity, "tilings": tilings}, indent=1)
+    def add(self, found: Held) -> None:
+        """Write this beside what others have written since; the file is always whole."""
+        held = self.read()
+        tilings = {key: attrs.astuple(tiling) for key, tiling in sorted({**held.tilings, **found.tilings}.items())}
+        content = {"tilings": tilings, "steps": {**held.steps, **found.steps}}
+        text = json.dumps({"format": FORMAT, "adapter": self.identity, **content}, indent=1)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             _replace(self.path, text)
@@ -68,13 +82,15 @@ class Cache:
             log.warning("the tilings could not be kept in %s: %s", self.path, error)
 
 
-def _parsed(held: Any, identity: Mapping[str, str]) -> dict[str, Tiling]:
+def _parsed(held: Any, identity: Mapping[str, str]) -> Held:
     if held["format"] != FORMAT or held["adapter"] != identity:
         raise ValueError("they were written by another version or for another adapter")
     for numbers in held["tilings"].values():
         if len(numbers) != len(attrs.fields(Tiling)) or not all(type(n) is int for n in numbers):
             raise ValueError(f"{numbers} is no tiling")
-    return {str(key): Tiling(*numbers) for key, numbers in held["tilings"].items()}
+    if not all(isinstance(pays, bool) for pays in held["steps"].values()):
+        raise ValueError("a step has no verdict")
+    return Held({key: Tiling(*numbers) for key, numbers in held["tilings"].items()}, held["steps"])
 
 
 def _replace(path: Path, text: str) -> None:
