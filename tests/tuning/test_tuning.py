@@ -17,7 +17,6 @@ from tests.codegen.run import assert_same, on_reference, traced
 from tests.session.models import MLP, Line, line, mlp_loss
 from tgdsl import SGD, compile_forward, compile_module
 from tgdsl.codegen import Target, Tiling, direct, generate, kernels, problems, race
-from tgdsl.codegen.tiling import MOST_CANDIDATES, MOST_SHARED, Sizes, candidates, choose_tiling
 from tgdsl.errors import DeviceError
 from tgdsl.ir import Graph
 from tgdsl.optim.step import StepGraphs
@@ -99,42 +98,6 @@ def never(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         monkeypatch.setattr(contest, "race", lambda *_: pytest.fail("something was timed"))
 
     return forbid
-
-
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("dear", [False, True])
-@pytest.mark.parametrize("software", [False, True])
-def test_candidates_are_few_and_fit_everywhere(*, software: bool, dear: bool, turned: bool) -> None:
-    for m in (1, 3, 16, 100, 4096):
-        for n in (1, 10, 64, 1000, 4096):
-            for k in (1, 9, 64, 4096):
-                sizes = Sizes(2, m, n, k, dear, turned)
-                found = candidates(sizes, software=software)
-                assert found[0] == choose_tiling(sizes, software=software)
-                assert 1 <= len(found) <= MOST_CANDIDATES
-                assert len(set(found)) == len(found)
-                assert {t.threads for t in found} == {64 if software else 128}
-                assert all(t.shared <= MOST_SHARED for t in found)
-                assert all(t.bk == 0 or t.rows % 4 == t.columns % 4 == 0 for t in found)
-
-
-def test_large_problems_have_several_candidates() -> None:
-    assert len(candidates(Sizes(1, 512, 512, 512), software=False)) == MOST_CANDIDATES
-
-
-def test_problems_are_told_apart_by_what_their_kernels_do() -> None:
-    def fn(a: Any, b: Any, c: Any) -> list[Any]:
-        return [a @ b, (a * 2.0) @ (b + 1.0), ops.tanh(a @ b * 0.5 + c), a @ (b * 0.5), a @ (b + c)]
-
-    found = problems(step_of(traced(fn, FEEDS)), Target())
-    assert len({p.key for p in found}) == len(found) > 3
-    assert all(p.key.startswith("1x12x16x20:") for p in found)
-
-
-def test_equal_products_of_other_tensors_are_one_problem() -> None:
-    feeds = {"a": normal(12, 20), "b": normal(20, 16), "p": normal(12, 20), "q": normal(20, 16)}
-    found = problems(step_of(traced(lambda a, b, p, q: [ops.tanh(a @ b), ops.tanh(p @ q)], feeds)), Target())
-    assert len(found) == 1
 
 
 def test_a_target_without_tilings_and_one_of_other_problems_give_the_same_program() -> None:
