@@ -86,8 +86,8 @@ class ContractionKernel:
             e.line(f"let {group} = min(group, {self.t.workgroups(s) - 1});")
         e.line("let lane_id = i32(lid);")
         across, down = -(-s.n // t.columns), -(-s.m // t.rows)
-        e.line(f"let n_tile = {group} % {across} * {t.columns};")
-        e.line(f"let m_tile = {group} / {across} % {down} * {t.rows};")
+        e.line(f"let n_tile = {_digit(group, 1, across, t.columns)};")
+        e.line(f"let m_tile = {_digit(group, across, down, t.rows)};")
         if s.b > 1:
             e.line(f"let b = {group} / {across * down};")
             e.variable("b", 0)
@@ -107,10 +107,10 @@ class ContractionKernel:
                 out += [Coordinate(c.index * WIDTH + i, c.real) for i in range(WIDTH)]
             elif axis == "n" and not self.t.bk:
                 # Neighbouring threads take neighbouring columns: there are no vectors to load.
-                texts = [f"n_tile + {at} + {i * lanes}" for i in range(width)]
+                texts = [f"n_tile + {at}{plus(i * lanes)}" for i in range(width)]
                 out += [self._coordinate(f"n{i}", text, size, count * lanes) for i, text in enumerate(texts)]
             else:
-                texts = [f"{axis}_tile + {at} * {width} + {i}" for i in range(width)]
+                texts = [f"{axis}_tile + {at}{f' * {width}' if width > 1 else ''}{plus(i)}" for i in range(width)]
                 first = run * width
                 out += [self._coordinate(f"{axis}{first + i}", x, size, count * lanes) for i, x in enumerate(texts)]
         return out
@@ -178,3 +178,15 @@ class ContractionKernel:
     def _own(self, row: Coordinate, column: Coordinate) -> dict[int, Ix]:
         values = {"m": row.index, "n": column.index}
         return {i: tuple(c.substitute(values) for c in ix) for i, ix in self.group.own.items()}
+
+
+def plus(n: int) -> str:
+    """A constant summand, unless it is zero."""
+    return f" + {n}" if n else ""
+
+
+def _digit(number: str, below: int, count: int, step: int) -> str:
+    """`number / below % count * step`, without what does nothing."""
+    if count == 1:
+        return "0"
+    return f"{number}{f' / {below}' if below > 1 else ''} % {count} * {step}"

@@ -104,7 +104,7 @@ class Emitter:
         depth = len(self.scopes)
         self.depths = {name: d for name, d in self.depths.items() if d < depth}
         self._depth_of = {name: d for name, d in self._depth_of.items() if d < depth}
-        self.line(f"{head} {{")
+        self.line(f"{head} {{" if head else "{")
         self.scopes[-1].lines.extend("  " + text for text in block.lines)
         self.line("}")
 
