@@ -19,6 +19,7 @@ TILINGS = {
     "direct, two rows": Tiling(2, 4, 4, 2, slices=16),
     "direct, four rows": Tiling(4, 4, 8, 8, slices=2),
     "direct, no slices": Tiling(4, 4, 8, 8),
+    "direct, eight by eight": Tiling(8, 8, 8, 8),
     "direct, more threads than cells": Tiling(1, 4, 2, 2, slices=32),
     "tiled, two rows": Tiling(2, 4, 16, 8, bk=16),
     "tiled 4x4": Tiling(4, 4, 16, 16, bk=16),

@@ -99,16 +99,16 @@ class ContractionKernel:
     def _coordinates(self, axis: str, lane: str, count: int, lanes: int, size: int) -> list[Coordinate]:
         """The rows or columns of a thread: runs of four where it takes so many, one run per `lanes` runs."""
         width = min(WIDTH, count)
+        if axis == "n" and not self.t.bk and (width < WIDTH or size % WIDTH):
+            # Neighbouring threads take neighbouring columns: there are no vectors to load.
+            texts = [f"n_tile + {lane}{plus(i * lanes)}" for i in range(count)]
+            return [self._coordinate(f"n{i}", text, size, count * lanes) for i, text in enumerate(texts)]
         out: list[Coordinate] = []
         for run in range(count // width):
             at = lane if run == 0 else f"({lane} + {run * lanes})"
             if width == WIDTH and size % WIDTH == 0:
                 c = self._coordinate(f"{axis}4_{run}", f"({axis}_tile >> 2u) + {at}", size // 4, count * lanes // 4)
                 out += [Coordinate(c.index * WIDTH + i, c.real) for i in range(WIDTH)]
-            elif axis == "n" and not self.t.bk:
-                # Neighbouring threads take neighbouring columns: there are no vectors to load.
-                texts = [f"n_tile + {at}{plus(i * lanes)}" for i in range(width)]
-                out += [self._coordinate(f"n{i}", text, size, count * lanes) for i, text in enumerate(texts)]
             else:
                 texts = [f"{axis}_tile + {at}{f' * {width}' if width > 1 else ''}{plus(i)}" for i in range(width)]
                 first = run * width

@@ -149,6 +149,10 @@ def choose_tiling(s: Sizes, *, software: bool, threads: int | None = None) -> Ti
 
 
 def _for_software(s: Sizes, threads: int) -> Tiling:
+    """Without workgroup memory; operands that are dear to find are used more often."""
+    if s.dear and s.m >= 8 and s.n >= 8:
+        ty = min(8, power(-(-s.m // 8)))
+        return Tiling(8, 8, threads // ty, ty)
     tx = 8 if s.n > WIDTH else 1
     return Tiling(min(4, s.m), min(WIDTH, s.n), tx, threads // tx)
 
