@@ -67,11 +67,19 @@ class ContractionKernel:
     def body(self) -> None:
         """Emit everything between the braces of `main`."""
         self._head()
-        for i in range(self.t.tm):
-            for j in range(self.t.tn):
-                self.emit.line(f"var acc_{i}_{j} = 0.0f;")
+        self.declare_sums()
         self.sum_products()
         self.finish()
+
+    def declare_sums(self) -> None:
+        """Emit the variables that products are added to."""
+        for i in range(self.t.tm):
+            for j in range(self.t.tn):
+                self.emit.line(f"var {self.sum_of(i, j)} = 0.0f;")
+
+    def sum_of(self, i: int, j: int) -> str:
+        """The sum of a row and column of the thread."""
+        return f"acc_{i}_{j}"
 
     def sum_products(self) -> None:
         """Emit the loop over the contracted axis."""
@@ -148,10 +156,10 @@ class ContractionKernel:
             for first in range(0, self.t.tn, width):
                 run = range(first, first + width)
                 if len({columns[j].real for j in run}) == 1:
-                    self.store_cells(row, [(columns[j], f"acc_{i}_{j}") for j in run])
+                    self.store_cells(row, [(columns[j], self.sum_of(i, j)) for j in run])
                 else:
                     for j in run:
-                        self.store_cells(row, [(columns[j], f"acc_{i}_{j}")])
+                        self.store_cells(row, [(columns[j], self.sum_of(i, j))])
 
     def _named(self, name: str, c: Coordinate) -> Coordinate:
         """The coordinate as a variable: members find each other by the index that the schedule gave them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -64,6 +65,14 @@ def literal(value: float, dtype: DType) -> str:
         return "inf()" if single > 0 else "(-inf())"
     text = repr(abs(single)) + "f"
     return f"(-{text})" if math.copysign(1.0, single) < 0 else text
+
+
+def vector(texts: Sequence[str]) -> str:
+    """Four values as a vector; as it is where they are the components of one."""
+    whole = texts[0].removesuffix(".x")
+    if whole.isidentifier() and list(texts) == [f"{whole}.{c}" for c in "xyzw"]:
+        return whole
+    return f"vec4<f32>({', '.join(texts)})"
 
 
 def show_index(i: Index) -> str:
