@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import compile as compiling
-from benchmarks import fit, host, kernels, steps
+from benchmarks import fit, host, kernels, matmul, steps
 from benchmarks.__main__ import sections
 from benchmarks.kernel_cases import CASES
 from benchmarks.report import Section, options, publish, replaced
@@ -60,6 +60,15 @@ def test_they_run_on_an_adapter(engine: Any) -> None:
     check(kernels.run(args), 8)
     stages = compiling.stages(compiling.references()["mlp_sin"], "wgpu")
     assert all(stages[name] > 0 for name in compiling.STAGES)
+
+
+def test_matrix_products_print_their_table() -> None:
+    args = arguments("numpy")
+    args.sizes = "8x4x2,1023x1023x1023"
+    args.no_peers = True
+    section = matmul.run(args)
+    check(section, 3)  # the second size is beyond the limit
+    assert {tuple(row["size"]) for row in section.rows} == {(8, 4, 2)}
 
 
 @pytest.mark.parametrize("name", CASES)
