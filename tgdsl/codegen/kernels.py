@@ -94,7 +94,7 @@ class _Body:
 
 def draft(plan: Plan, bundle: Bundle) -> Draft:
     """Write the kernel of `bundle`."""
-    groups = bundle.groups
+    groups: Sequence[Group] = bundle.groups
     threads = _common_threads(plan, groups) if len(groups) > 1 else None
     tiles = [plan.tile(g, threads) for g in groups]
     counts = [_workgroups(plan, g, tile) for g, tile in zip(groups, tiles, strict=True)]
