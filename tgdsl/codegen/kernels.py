@@ -94,7 +94,7 @@ class _Body:
 
 def draft(plan: Plan, bundle: Bundle) -> Draft:
     """Write the kernel of `bundle`."""
-    groups: Sequence[Group] = bundle.groups
+    groups = bundle.groups
     threads = _common_threads(plan, groups) if len(groups) > 1 else None
     tiles = [plan.tile(g, threads) for g in groups]
     counts = [_workgroups(plan, g, tile) for g, tile in zip(groups, tiles, strict=True)]
@@ -103,8 +103,8 @@ def draft(plan: Plan, bundle: Bundle) -> Draft:
     vectors = {key for g, t in zip(groups, tiles, strict=True) for key in _vector_keys(plan, g, t)}
     emitter = Emitter(plan.keys, plan.names, set(), plan.scalars, below, plan.unproven, vectors)
     bodies = [
-        _body(plan, g, tile, emitter.beside({n.id for n in g.members}), past=total > MAX_GROUPS and g is groups[-1])
-        for g, tile in zip(groups, tiles, strict=True)
+        _body(plan, g, tile, emitter.beside({n.id for n in g.members}), past=total > MAX_GROUPS and i == len(groups))
+        for i, (g, tile) in enumerate(zip(groups, tiles, strict=True), 1)
     ]
     bound = tuple(emitter.bound.values())
     lines = _branches(bodies, counts, groups, grid(total)[0] if total > MAX_GROUPS else 0)
