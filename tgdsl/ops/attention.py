@@ -1,4 +1,4 @@
-"""Attention from plain ops, and the two reshapes around it."""
+"""Attention, and the two reshapes around it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import math
 from tgdsl.errors import DTypeError, ShapeError
 from tgdsl.ir import Tensor, operand_error
 
-from .indexing import where_causal
-from .linalg import matmul
-from .movement import matrix_transpose, reshape, swap_axes
-from .softmax import softmax_or_zeros
+from .attention_parts import attention_op, attention_parts
+from .movement import reshape, swap_axes
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -83,6 +81,7 @@ def merge_heads(x: Tensor) -> Tensor:
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None) -> Tensor:
     """Scaled dot-product attention.
 
+    Scores are never stored: kernels go over them tile by tile, and gradients compute them again.
     A row whose scores are all `-inf` sees nothing: its result is 0, and no gradient flows to its scores.
 
     Args:
@@ -99,13 +98,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         f32.
 
     Gradient:
-        Of its parts.
+        Of `softmax(q @ k.mT * scale) @ v`.
 
     Raises:
         ShapeError: If the shapes do not fit.
 
     Source:
-        Vaswani et al. 2017, equation 1.
+        Vaswani et al. 2017, equation 1; Dao 2023 (FlashAttention-2) for the kernels.
 
     Example:
         >>> compute(lambda q, k, v: attention(q, k, v, causal=True), [[1.0]], [[1.0]], [[7.0]])
@@ -123,5 +122,5 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
     if causal and q.shape[-2] != k.shape[-2]:
         raise operand_error(ShapeError, "attention: causal needs as many queries as keys", q=q, k=k, v=v)
     factor = 1.0 / math.sqrt(int(q.shape[-1])) if scale is None else scale
-    scores = matmul(q, matrix_transpose(k)) * factor
-    return matmul(softmax_or_zeros(where_causal(scores, -math.inf) if causal else scores, -1), v)
+    alike = q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+    return (attention_op if alike else attention_parts)(q, k, v, causal=causal, scale=float(factor))
