@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import attrs
 
 from tgdsl.ir import Graph, Node
 from tgdsl.schedule import Bundle, Group, Schedule
 
+from .attention import AttentionKernel, kernel_of
+from .attention_tile import AttentionTile, choose_attention_tile, span_of, vectors_of_attention
 from .contract import ContractionKernel
 from .direct import DirectKernel
 from .emit import Bound, Emitter
@@ -18,6 +21,9 @@ from .quads import steps_evenly, vectors_of
 from .tiled import TiledKernel
 from .tiling import WIDTH, Sizes, Tiling, choose_tiling, sizes_of
 from .wgsl import identifier
+
+
+AnyTile: TypeAlias = Tile | Tiling | AttentionTile
 
 
 @attrs.frozen
@@ -95,13 +101,15 @@ def draft(plan: Plan, bundle: Bundle) -> Draft:
 
 def _common_threads(plan: Plan, groups: Sequence[Group]) -> int:
     """A size of workgroups for all: what the contractions want, because folds adapt easily."""
-    kinds = [g for g in groups if g.kind == "contraction"] or groups
+    kinds = [g for g in groups if g.kind != "fold"] or groups
     most = max(tile_of(plan, g).threads for g in kinds)
     return next(n for n in (64, 128, 256) if n >= most or n == 256)
 
 
-def tile_of(plan: Plan, group: Group, threads: int | None = None) -> Tile | Tiling:
+def tile_of(plan: Plan, group: Group, threads: int | None = None) -> AnyTile:
     """How a group covers its work, with workgroups of that size if one is given."""
+    if group.kind == "attention":
+        return choose_attention_tile(span_of(group), threads)
     if group.kind == "contraction":
         return choose_tiling(_sizes(plan, group), software=plan.software, threads=threads)
     return choose_tile(group, software=plan.software, threads=threads)
@@ -111,27 +119,34 @@ def _sizes(plan: Plan, group: Group) -> Sizes:
     return sizes_of(group.anchor, plan.schedule.computed)
 
 
-def _vector_keys(plan: Plan, group: Group, tile: Tile | Tiling) -> set[str]:
+def _vector_keys(plan: Plan, group: Group, tile: AnyTile) -> set[str]:
     """Storage keys that the kernel accesses by vectors of four."""
-    if not isinstance(tile, Tiling):
+    if isinstance(tile, Tile):
         return set()
-    found = vectors_of(group, _sizes(plan, group), tile, plan.schedule.computed, plan.stores)
+    if isinstance(tile, Tiling):
+        found = vectors_of(group, _sizes(plan, group), tile, plan.schedule.computed, plan.stores)
+    else:
+        found = vectors_of_attention(group, plan.schedule.computed)
     return {key for i in found for key in plan.stores.get(i, [plan.keys.get(i, "")])}
 
 
-def _workgroups(plan: Plan, group: Group, tile: Tile | Tiling) -> int:
+def _workgroups(plan: Plan, group: Group, tile: AnyTile) -> int:
     if isinstance(tile, Tiling):
         return tile.workgroups(_sizes(plan, group))
+    if isinstance(tile, AttentionTile):
+        return tile.workgroups(span_of(group))
     return -(-group.rows // tile.rows)
 
 
-def _body(plan: Plan, group: Group, tile: Tile | Tiling, emitter: Emitter, *, past: bool) -> _Body:
-    kernel: ContractionKernel | FoldKernel
+def _body(plan: Plan, group: Group, tile: AnyTile, emitter: Emitter, *, past: bool) -> _Body:
+    kernel: ContractionKernel | FoldKernel | AttentionKernel
     if isinstance(tile, Tiling):
         kind = TiledKernel if tile.bk else DirectKernel
         sizes = _sizes(plan, group)
         even = tile.tn % WIDTH == 0 and steps_evenly(group, sizes.n, lambda n: n.id in plan.schedule.computed)
         kernel = kind(group, sizes, tile, emitter, plan.stores, even=even, past=past)
+    elif isinstance(tile, AttentionTile):
+        kernel = kernel_of(group, tile, emitter, plan.stores, past=past)
     else:
         kernel = FoldKernel(group, tile, emitter, plan.stores, plan.schedule.computed, past=past)
     kernel.body()
@@ -186,7 +201,7 @@ def _name(graph: Graph, groups: Sequence[Group]) -> str:
     """After the largest op of the first body, and how many others stand beside it."""
     group = groups[0]
     main = max(group.members, key=lambda n: n.inputs[0].type.size if n.inputs else 0)
-    if group.kind == "contraction":
+    if group.kind != "fold":
         main = group.anchor
     sites = graph.sites(main)
     more = f"_and_{len(groups) - 1}_more" if len(groups) > 1 else ""

@@ -42,9 +42,9 @@ def vectors_of(group: Group, s: Sizes, t: Tiling, computed: set[int], stored: Ma
         for axis, size in axes:
             if stepping[axis] and size % WIDTH == 0:
                 at = [(*batch, *(_stepped(x, i) if a == axis else var(a, x) for a, x in axes)) for i in (0, 1)]
-                found |= _side_by_side(*(reads_of(operand, ix, is_base) for ix in at))
+                found |= side_by_side(*(reads_of(operand, ix, is_base) for ix in at))
     if t.slices == 1 and stepping["n"] and steps_evenly(group, s.n, is_base):
-        found |= _side_by_side(*(_results(group, {"n": _stepped(s.n, i)}, stored, is_base) for i in (0, 1)))
+        found |= side_by_side(*(_results(group, {"n": _stepped(s.n, i)}, stored, is_base) for i in (0, 1)))
     return found
 
 
@@ -81,8 +81,8 @@ def _results(group: Group, values: dict[str, Index], stored: Mapping[int, object
             yield node, ix
 
 
-def _side_by_side(here: Accesses, beside: Accesses) -> set[int]:
-    """Of the nodes read at `here`, those of which the next element lies beside, in the same vector."""
+def side_by_side(here: Accesses, beside: Accesses) -> set[int]:
+    """Ids of the nodes read at `here`, those of which the next element lies beside, in the same vector."""
     there: dict[int, list[Index]] = {}
     for node, ix in beside:
         there.setdefault(node.id, []).append(flatten(ix, node.shape))

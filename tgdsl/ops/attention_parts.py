@@ -78,15 +78,18 @@ def _ds_ref(q: Array, k: Array, v: Array, do: Array, *, causal: bool, scale: flo
 
 
 def _dq_ref(q: Array, k: Array, v: Array, do: Array, *, causal: bool, scale: float) -> Array:
-    return np.matmul(_ds_ref(q, k, v, do, causal=causal, scale=scale), k)
+    out: Array = np.matmul(_ds_ref(q, k, v, do, causal=causal, scale=scale), k)
+    return out
 
 
 def _dk_ref(q: Array, k: Array, v: Array, do: Array, *, causal: bool, scale: float) -> Array:
-    return np.matmul(np.swapaxes(_ds_ref(q, k, v, do, causal=causal, scale=scale), -1, -2), q)
+    out: Array = np.matmul(np.swapaxes(_ds_ref(q, k, v, do, causal=causal, scale=scale), -1, -2), q)
+    return out
 
 
 def _dv_ref(q: Array, k: Array, v: Array, do: Array, *, causal: bool, scale: float) -> Array:
-    return np.matmul(np.swapaxes(_p_ref(q, k, causal=causal, scale=scale), -1, -2), do)
+    out: Array = np.matmul(np.swapaxes(_p_ref(q, k, causal=causal, scale=scale), -1, -2), do)
+    return out
 
 
 # -- samples and types -------------------------------------------------------
@@ -108,8 +111,9 @@ def _check(name: str, q: Tensor, k: Tensor, v: Tensor | None = None, **rows: Ten
     if v is not None:
         same = same and v.shape[:-1] == k.shape[:-1]
         same = same and all(x.shape == (*q.shape[:-1], v.shape[-1]) for x in rows.values())
+        rows = {"v": v, **rows}
     if not same:
-        raise operand_error(ShapeError, f"{name}: operands do not fit", q=q, k=k, **({} if v is None else {"v": v}))
+        raise operand_error(ShapeError, f"{name}: operands do not fit", None, q=q, k=k, **rows)
 
 
 # -- attention and its gradients ---------------------------------------------
@@ -242,7 +246,7 @@ def _dv_parts(q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, causal: bool, scal
     sample=partial(_draw_operands, names="q k v do"),
 )
 def attention_dv(q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, causal: bool, scale: float) -> TensorType:
-    """The cotangent of the values of `attention`; they are an operand for the kernel that makes it beside that of the keys."""
+    """The cotangent of the values of `attention`, which are here for the kernel that computes it beside that of keys."""
     _check("attention_dv", q, k, v, do=do)
     return TensorType(v.shape)
 
@@ -293,7 +297,8 @@ def _tile_ds_ref(q: Array, k: Array, v: Array, o: Array, lse: Array, do: Array, 
 def _tiles_dq_ref(
     q: Array, k: Array, v: Array, o: Array, lse: Array, do: Array, *, causal: bool, scale: float
 ) -> Array:
-    return np.matmul(_tile_ds_ref(q, k, v, o, lse, do, causal=causal, scale=scale)[1], k)
+    out: Array = np.matmul(_tile_ds_ref(q, k, v, o, lse, do, causal=causal, scale=scale)[1], k)
+    return out
 
 
 def _tiles_dq_parts(
