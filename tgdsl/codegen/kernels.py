@@ -11,7 +11,9 @@ import attrs
 from tgdsl.ir import Graph, Node
 from tgdsl.schedule import Bundle, Group, Schedule
 
-from .attention import AttentionKernel, kernel_of
+from .attention import AttentionKernel
+from .attention_forward import ForwardKernel
+from .attention_gradient import KeyValueGradient, QueryGradient
 from .attention_tile import AttentionTile, choose_attention_tile, span_of, vectors_of_attention
 from .contract import ContractionKernel
 from .direct import DirectKernel
@@ -22,8 +24,15 @@ from .tiled import TiledKernel
 from .tiling import WIDTH, Sizes, Tiling, choose_tiling, sizes_of
 from .wgsl import identifier
 
-
 AnyTile: TypeAlias = Tile | Tiling | AttentionTile
+
+
+_ATTENTION: dict[str, type[AttentionKernel]] = {
+    "out": ForwardKernel,
+    "lse": ForwardKernel,
+    "dq": QueryGradient,
+    "dkv": KeyValueGradient,
+}
 
 
 @attrs.frozen
@@ -146,7 +155,7 @@ def _body(plan: Plan, group: Group, tile: AnyTile, emitter: Emitter, *, past: bo
         even = tile.tn % WIDTH == 0 and steps_evenly(group, sizes.n, lambda n: n.id in plan.schedule.computed)
         kernel = kind(group, sizes, tile, emitter, plan.stores, even=even, past=past)
     elif isinstance(tile, AttentionTile):
-        kernel = kernel_of(group, tile, emitter, plan.stores, past=past)
+        kernel = _ATTENTION[span_of(group).role](group, tile, emitter, plan.stores, past=past)
     else:
         kernel = FoldKernel(group, tile, emitter, plan.stores, plan.schedule.computed, past=past)
     kernel.body()

@@ -246,7 +246,7 @@ def _dv_parts(q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, causal: bool, scal
     sample=partial(_draw_operands, names="q k v do"),
 )
 def attention_dv(q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, causal: bool, scale: float) -> TensorType:
-    """The cotangent of the values of `attention`, which are here for the kernel that computes it beside that of keys."""
+    """The cotangent of the values of `attention`, which are here for the kernel that makes it beside that of keys."""
     _check("attention_dv", q, k, v, do=do)
     return TensorType(v.shape)
 
