@@ -10,7 +10,7 @@ import pytest
 import tgdsl.ops as ops
 from tests.codegen.run import assert_same, on_device, on_reference, program_of, traced
 from tgdsl.autograd import gradients
-from tgdsl.codegen import Target
+from tgdsl.codegen import Target, attention_tile
 
 SIZES = (1, 15, 16, 17, 33, 65)
 WIDTHS = (1, 5, 16, 32, 64)
@@ -56,10 +56,11 @@ def test_any_size_agrees_causal(engine: Any, t: int, d: int) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("batch", "t", "d"), [(130, 65, 20), (140, 130, 64), (260, 40, 8), (90, 48, 128), (5, 7, 40)])
-def test_large_tiles_agree(engine: Any, batch: int, t: int, d: int, causal: bool) -> None:
-    """Enough workgroups for several rows per thread, and widths that are staged in pieces."""
-    check(engine, value_and_gradients(causal), feeds_of((batch,), t, t, d, d), 2 * t + d)
+@pytest.mark.parametrize(("t", "d"), [(130, 20), (65, 64), (40, 8), (48, 128), (97, 40)])
+def test_large_tiles_agree(engine: Any, t: int, d: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several rows per thread, and widths that are staged in pieces."""
+    monkeypatch.setattr(attention_tile, "BUSY_GROUPS", 1)
+    check(engine, value_and_gradients(causal), feeds_of((2,), t, t, d, d), 2 * t + d)
 
 
 @pytest.mark.gpu
