@@ -3,7 +3,8 @@
 `softmax(q @ k.mT * c) @ v`, its scores masked above the diagonal or not, becomes one op, before
 anything is differentiated, so that neither it nor its gradient stores the probabilities. Where these are used for
 anything else, as under dropout, the graph stays as it is. A captured value counts as no use:
-it is computed when it is asked for.
+it is computed when it is asked for. As everywhere in attention, a row that sees nothing but
+`-inf` gives zeros then, where a softmax by itself gives NaN.
 """
 
 from __future__ import annotations
