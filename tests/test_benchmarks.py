@@ -11,7 +11,8 @@ import pytest
 from benchmarks import compile as compiling
 from benchmarks import fit, host, kernels, matmul, steps
 from benchmarks.__main__ import sections
-from benchmarks.kernel_cases import CASES
+from benchmarks.graphs import references
+from benchmarks.kernel_cases import CASES, MATMUL
 from benchmarks.report import Section, options, publish, replaced
 
 QUICK = ("--graphs", "mlp_sin", "--seconds", "0", "--limit", "140000", "--no-peers")
@@ -58,7 +59,7 @@ def test_they_run_on_an_adapter(engine: Any) -> None:
     args = arguments("wgpu", "--kernels", "softmax,attention,cross-entropy")
     check(steps.run(args), 1)
     check(kernels.run(args), 8)
-    stages = compiling.stages(compiling.references()["mlp_sin"], "wgpu")
+    stages = compiling.stages(references()["mlp_sin"], "wgpu")
     assert all(stages[name] > 0 for name in compiling.STAGES)
 
 
@@ -81,7 +82,7 @@ def test_kernel_reads_its_operands_and_writes_its_results(name: str) -> None:
 
 
 def test_work_of_a_matrix_product_is_counted() -> None:
-    step = kernels.MATMUL.step((8,), "forward")
+    step = MATMUL.step((8,), "forward")
     assert kernels.count(step, 1.0) == (2 * 8**3, 3 * 8 * 8 * 4)
     assert kernels.count(step, 0.5)[0] == 8**3
 

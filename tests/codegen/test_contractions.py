@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import tgdsl.ops as ops
-from tests.codegen.run import assert_same, on_device, on_reference, program_of, traced
-from tgdsl.autograd import gradients
+from tests.codegen.run import assert_same, grads_of, on_device, on_reference, program_of, traced
 from tgdsl.codegen import Target, kernels
 from tgdsl.codegen.tiling import Sizes, Tiling, choose_tiling
 from tgdsl.passes import split_folds
@@ -86,8 +85,7 @@ def test_convolutions(engine: Any, forced: Callable[[Tiling], None], tiling: Til
     def convolved(x: Any, w: Any) -> list[Any]:
         y = ops.conv2d(x, w, stride=2, padding=1)
         loss = ops.sum(ops.square(y))
-        assert loss.graph is not None
-        return [y, *gradients(loss.graph, loss, [x, w])]
+        return [y, *grads_of(loss, [x, w])]
 
     check(engine, convolved, {"x": normal(2, 3, 9, 8), "w": normal(5, 3, 3, 3)}, 200)
 
