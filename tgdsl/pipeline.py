@@ -24,6 +24,7 @@ from tgdsl.ops.leaves import leaves
 from tgdsl.optim.base import Optimizer, decays
 from tgdsl.optim.step import ArenaLayout, StepGraphs
 from tgdsl.optim.update import Update, build_update
+from tgdsl.passes import recognise_attention
 from tgdsl.program import Engine, Executable, Program, Store
 from tgdsl.reference.numpy_engine import NumpyEngine
 
@@ -74,7 +75,7 @@ def trace_loss(
     model: object, loss: Any, layout: Layout, dims: Mapping[str, int], *, check_finite: bool = False
 ) -> StepGraphs:
     """Trace a loss and append the gradient of every trainable parameter it depends on."""
-    graph = frontend.trace(model, loss, dims=dims)
+    graph = recognise_attention(frontend.trace(model, loss, dims=dims))
     (out,) = graph.outputs
     if out.shape != () or out.dtype != "f32":
         shown = str(out.type) if out.dtype != "f32" else show_shape(out.shape)
@@ -112,7 +113,7 @@ def _seed(loss: Any) -> Any:
 
 def trace_forward(model: object, forward: Any, layout: Layout, dims: Mapping[str, int]) -> StepGraphs:
     """Trace a forward for evaluation; the next values of states are not computed."""
-    graph = frontend.trace(model, forward, dims=dims)
+    graph = recognise_attention(frontend.trace(model, forward, dims=dims))
     (out,) = graph.outputs
     step = StepGraphs(graph, {"output": out, **_captures(graph)}, layout.params, layout.frozen, layout.state)
     return evaluation(step)

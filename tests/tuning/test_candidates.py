@@ -39,7 +39,7 @@ def test_candidates_are_few_and_fit_everywhere(*, software: bool, dear: bool, tu
                 assert found[0] == choose_tiling(sizes, software=software)
                 assert 1 <= len(found) <= MOST_CANDIDATES
                 assert len(set(found)) == len(found)
-                assert {t.threads for t in found} == {64 if software else 128}
+                assert {t.threads for t in found} == {found[0].threads}
                 assert all(t.shared <= MOST_SHARED for t in found)
                 assert all(t.bk == 0 or t.rows % 4 == t.columns % 4 == 0 for t in found)
 

@@ -22,6 +22,7 @@ from tgdsl.plan import Memory
 from tgdsl.program import Binding, Dispatch, Kernel, Program, Slot
 from tgdsl.schedule import Schedule, bundle, partition
 
+from .attention_tile import MOST_WIDE
 from .emit import FLAG
 from .kernels import Draft, Plan, ProblemKey, draft
 from .tiling import Tiling
@@ -143,8 +144,12 @@ class Generator:
         self._emit(graph, roots, stores, self._leaf_keys(graph), {})
 
     def _primitive(self, graph: Graph, roots: Sequence[Node]) -> tuple[Graph, list[Node]]:
-        lowered, roots = lower(graph, roots)
+        lowered, roots = lower(graph, roots, fused=self._fused)
         return split_folds(lowered, roots, lanes=self.target.lanes)
+
+    def _fused(self, node: Node) -> bool:
+        """Whether there is a kernel for this part of an attention: on a CPU its barriers are too dear."""
+        return not self.target.software and all(x.shape[-1] <= MOST_WIDE for x in node.inputs[:3])
 
     def _destination(self, kind: str, name: str, key: str, node: Node) -> None:
         if kind == "result":

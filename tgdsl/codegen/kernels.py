@@ -12,6 +12,10 @@ import attrs
 from tgdsl.ir import Graph, Node
 from tgdsl.schedule import Bundle, Group, Schedule
 
+from .attention import AttentionKernel
+from .attention_forward import ForwardKernel
+from .attention_gradient import KeyValueGradient, QueryGradient
+from .attention_tile import AttentionTile, choose_attention_tile, span_of, vectors_of_attention
 from .contract import ContractionKernel
 from .direct import DirectKernel
 from .emit import Bound, Emitter
@@ -23,6 +27,16 @@ from .wgsl import identifier
 
 ProblemKey: TypeAlias = str
 """Names a contraction problem: its sizes for people, and a digest of its kernel's text."""
+
+AnyTile: TypeAlias = Tile | Tiling | AttentionTile
+
+
+_ATTENTION: dict[str, type[AttentionKernel]] = {
+    "out": ForwardKernel,
+    "lse": ForwardKernel,
+    "dq": QueryGradient,
+    "dkv": KeyValueGradient,
+}
 
 
 @attrs.frozen
@@ -69,18 +83,20 @@ class Plan:
     unproven: list[Node]
     software: bool
     tilings: Mapping[ProblemKey, Tiling] = attrs.field(factory=dict)
-    _tiles: dict[tuple[int, int | None], Tile | Tiling] = attrs.field(factory=dict, init=False)
+    _tiles: dict[tuple[int, int | None], AnyTile] = attrs.field(factory=dict, init=False)
     _sizes: dict[int, Sizes] = attrs.field(factory=dict, init=False)
     _problems: dict[int, ProblemKey] = attrs.field(factory=dict, init=False)
 
-    def tile(self, group: Group, threads: int | None = None) -> Tile | Tiling:
+    def tile(self, group: Group, threads: int | None = None) -> AnyTile:
         """How a group covers its work, with workgroups of that size if one is given."""
         found = self._tiles.get((group.id, threads))
         if found is None:
             found = self._tiles[group.id, threads] = self._choose(group, threads)
         return found
 
-    def _choose(self, group: Group, threads: int | None) -> Tile | Tiling:
+    def _choose(self, group: Group, threads: int | None) -> AnyTile:
+        if group.kind == "attention":
+            return choose_attention_tile(span_of(group), threads)
         if group.kind == "contraction":
             usual = choose_tiling(self.sizes(group), software=self.software, threads=threads)
             tuned = self.tilings.get(self.problem(group), usual) if self.tilings else usual
@@ -128,8 +144,8 @@ def draft(plan: Plan, bundle: Bundle) -> Draft:
     vectors = {key for g, t in zip(groups, tiles, strict=True) for key in _vector_keys(plan, g, t)}
     emitter = Emitter(plan.keys, plan.names, set(), plan.scalars, below, plan.unproven, vectors)
     bodies = [
-        _body(plan, g, tile, emitter.beside({n.id for n in g.members}), past=total > MAX_GROUPS and g is groups[-1])
-        for g, tile in zip(groups, tiles, strict=True)
+        _body(plan, g, tile, emitter.beside({n.id for n in g.members}), past=total > MAX_GROUPS and i == len(groups))
+        for i, (g, tile) in enumerate(zip(groups, tiles, strict=True), 1)
     ]
     bound = tuple(emitter.bound.values())
     lines = _branches(bodies, counts, groups, grid(total)[0] if total > MAX_GROUPS else 0)
@@ -140,34 +156,40 @@ def draft(plan: Plan, bundle: Bundle) -> Draft:
 
 def _common_threads(plan: Plan, groups: Sequence[Group]) -> int:
     """A size of workgroups for all: what the contractions want, because folds adapt easily."""
-    kinds = [g for g in groups if g.kind == "contraction"] or groups
+    kinds = [g for g in groups if g.kind != "fold"] or groups
     most = max(plan.tile(g).threads for g in kinds)
     return next(n for n in (64, 128, 256) if n >= most or n == 256)
 
 
-def _vector_keys(plan: Plan, group: Group, tile: Tile | Tiling) -> set[str]:
+def _vector_keys(plan: Plan, group: Group, tile: AnyTile) -> set[str]:
     """Storage keys that the kernel accesses by vectors of four."""
     computed, stores = plan.schedule.computed, plan.stores
     if isinstance(tile, Tiling):
         found = vectors_of(group, plan.sizes(group), tile, computed, stores)
+    elif isinstance(tile, AttentionTile):
+        found = vectors_of_attention(group, computed)
     else:
         found = vectors_of_fold(group, tile, computed, stores)
     return {key for i in found for key in plan.stores.get(i, [plan.keys.get(i, "")])}
 
 
-def _workgroups(plan: Plan, group: Group, tile: Tile | Tiling) -> int:
+def _workgroups(plan: Plan, group: Group, tile: AnyTile) -> int:
     if isinstance(tile, Tiling):
         return tile.workgroups(plan.sizes(group))
+    if isinstance(tile, AttentionTile):
+        return tile.workgroups(span_of(group))
     return -(-group.rows // tile.covered)
 
 
-def _body(plan: Plan, group: Group, tile: Tile | Tiling, emitter: Emitter, *, past: bool) -> _Body:
-    kernel: ContractionKernel | FoldKernel
+def _body(plan: Plan, group: Group, tile: AnyTile, emitter: Emitter, *, past: bool) -> _Body:
+    kernel: ContractionKernel | FoldKernel | AttentionKernel
     if isinstance(tile, Tiling):
         kind = TiledKernel if tile.bk else DirectKernel
         sizes = plan.sizes(group)
         even = tile.tn % WIDTH == 0 and steps_evenly(group, "n", sizes.n, lambda n: n.id in plan.schedule.computed)
         kernel = kind(group, sizes, tile, emitter, plan.stores, even=even, past=past)
+    elif isinstance(tile, AttentionTile):
+        kernel = _ATTENTION[span_of(group).role](group, tile, emitter, plan.stores, past=past)
     else:
         kernel = FoldKernel(group, tile, emitter, plan.stores, plan.schedule.computed, past=past)
     kernel.body()
@@ -222,7 +244,7 @@ def _name(graph: Graph, groups: Sequence[Group]) -> str:
     """After the largest op of the first body, and how many others stand beside it."""
     group = groups[0]
     main = max(group.members, key=lambda n: n.inputs[0].type.size if n.inputs else 0)
-    if group.kind == "contraction":
+    if group.kind != "fold":
         main = group.anchor
     sites = graph.sites(main)
     more = f"_and_{len(groups) - 1}_more" if len(groups) > 1 else ""

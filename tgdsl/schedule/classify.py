@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from tgdsl.ir import Contraction, Gather, Graph, Leaf, Node, Pointwise, Reduction, View
+from tgdsl.ir import Attention, Contraction, Gather, Graph, Leaf, Node, Pointwise, Reduction, View
 
 from .access import bases
 
@@ -25,7 +25,7 @@ Users: TypeAlias = dict[int, list[tuple[Node, int]]]
 def computed_nodes(graph: Graph, roots: Sequence[Node], max_bindings: int) -> set[int]:
     """Ids of the nodes that get a place in some kernel, which may bind so many values."""
     nodes = graph.reachable(roots)
-    chosen = {n.id for n in nodes if isinstance(n.op.lower, (Reduction, Contraction))}
+    chosen = {n.id for n in nodes if isinstance(n.op.lower, (Reduction, Contraction, Attention))}
     chosen |= {n.id for n in roots}
     users = _consumers(nodes)
     for node in nodes:
@@ -34,6 +34,9 @@ def computed_nodes(graph: Graph, roots: Sequence[Node], max_bindings: int) -> se
             chosen.add(node.id)
         if isinstance(node.op.lower, Gather) and not isinstance(node.inputs[0].op.lower, Leaf):
             chosen.add(node.inputs[0].id)
+        if isinstance(node.op.lower, Attention):
+            # Tiles of operands are loaded again and again: as they lie in memory, not computed anew.
+            chosen |= {x.id for x in map(_seen, node.inputs) if x.inputs}
     _limit_reads(nodes, chosen, max_bindings - 1)
     return chosen
 
@@ -78,6 +81,13 @@ def _ends_contraction(node: Node, users: Users) -> bool:
 def _moved(node: Node) -> Node:
     """What `node` shows under views that keep every element."""
     while isinstance(node.op.lower, View) and node.type.size == node.inputs[0].type.size:
+        node = node.inputs[0]
+    return node
+
+
+def _seen(node: Node) -> Node:
+    """What `node` is a view of."""
+    while isinstance(node.op.lower, View):
         node = node.inputs[0]
     return node
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from tgdsl.errors import LoweringError
-from tgdsl.ir import Contraction, Graph, Leaf, Node, Reduction
+from tgdsl.ir import Attention, Contraction, Graph, Leaf, Node, Reduction
 
 from .access import bases
 from .classify import computed_nodes
-from .group import Group, place, start, widen
+from .group import Group, are_partners, place, start, widen
 
 
 @attrs.frozen
@@ -131,6 +131,8 @@ class _Partition:
         vertical = sorted({self.home[b.id] for b in own if b.id in self.home}, reverse=True)
         if isinstance(node.op.lower, Contraction):
             return []
+        if isinstance(node.op.lower, Attention):
+            return [g.id for g in self.groups.values() if are_partners(g.anchor, node)]
         found = dict.fromkeys(vertical)
         for base in own:
             for other in self.readers.get(base.id, []):
@@ -182,7 +184,7 @@ class _Partition:
         for reader in self.readers.get(node.id, []):
             if reader.id in mine:
                 continue
-            if final or reader.id in self.home or isinstance(reader.op.lower, Contraction):
+            if final or reader.id in self.home or isinstance(reader.op.lower, (Attention, Contraction)):
                 return True
         return False
 
