@@ -173,7 +173,7 @@ class Trace:
 
 
 def test_every_op_and_every_parameter_is_listed() -> None:
-    assert sorted(LEGAL) == sorted(public)
+    assert sorted(LEGAL) == sorted(set(public) - {"checkpoint"}), "which takes no tensors"
     for name, (operands, attributes) in LEGAL.items():
         rest = [p for p in signature(name)[len(operands) :] if p not in attributes]
         rest = [p for p in rest if p != "x"] if name == "capture" else rest

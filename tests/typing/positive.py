@@ -48,7 +48,7 @@ from tgdsl import (
     trace,
     update,
 )
-from tgdsl.ops import argmax, capture, cast, concat, full, mean, stop_gradient, where
+from tgdsl.ops import argmax, capture, cast, checkpoint, concat, full, mean, stop_gradient, where
 
 x = np.zeros((4, 1), np.float32)
 
@@ -104,6 +104,7 @@ def tensors(t: Tensor, i: IntTensor) -> None:
     assert_type(mean(t, -1, keepdims=True), Tensor)
     assert_type(stop_gradient(t), Tensor)
     assert_type(stop_gradient(i), IntTensor)
+    assert_type(checkpoint(mean)(t), Tensor)
     assert_type(cast(t, "i32"), IntTensor)
     assert_type(full(shape=(2,), value=0.5), Tensor)
     assert_type(full(shape=[2], value=3, dtype="i32"), IntTensor)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from tgdsl.ir import Attention, Contraction, Gather, Graph, Leaf, Node, Pointwise, Reduction, View
 
-from .access import bases
+from .access import bases, read_inputs
 
 DEAR = 8
 """Cost of one transcendental function."""
@@ -44,7 +44,7 @@ def computed_nodes(graph: Graph, roots: Sequence[Node], max_bindings: int) -> se
 def _consumers(nodes: Sequence[Node]) -> Users:
     users: Users = {}
     for node in reversed(nodes):
-        for x in dict.fromkeys(node.inputs):
+        for x in dict.fromkeys(read_inputs(node)):
             mine = users.setdefault(x.id, [])
             if isinstance(node.op.lower, View):
                 mine.extend((user, max(size, node.type.size)) for user, size in users.get(node.id, []))
@@ -112,7 +112,7 @@ def _work(node: Node, chosen: set[int]) -> tuple[int, int, int]:
             cost += lowering.cost
         if isinstance(lowering, Gather):
             loads += 2  # the second waits for the first
-        stack.extend(x.inputs)
+        stack.extend(read_inputs(x))
     return cost, loads, len(bound)
 
 
@@ -137,13 +137,13 @@ def _largest_part(node: Node, chosen: set[int], limit: int) -> Node | None:
     best: Node | None = None
     most = 1
     seen: set[int] = set()
-    stack = list(node.inputs)
+    stack = list(read_inputs(node))
     while stack:
         x = stack.pop()
         if x.id in seen or x.id in chosen or isinstance(x.op.lower, Leaf):
             continue
         seen.add(x.id)
-        stack.extend(x.inputs)
+        stack.extend(read_inputs(x))
         reads = len(_storage(bases(x, lambda n: n.id in chosen)))
         if isinstance(x.op.lower, Pointwise) and most < reads <= limit:
             best, most = x, reads

@@ -86,6 +86,7 @@ class _Partition:
         self.home: dict[int, int] = {}
         self.after: dict[int, set[int]] = {}
         self.reads = {n.id: bases(n, self.is_base) for n in self.nodes}
+        self.waits = {n.id: bases(n, self.is_base, lambda x: x.inputs) for n in self.nodes}
         self.readers: dict[int, list[Node]] = {}
         for n in self.nodes:
             for base in self.reads[n.id]:
@@ -119,7 +120,7 @@ class _Partition:
         self._link(node.id, needed)
 
     def _needed(self, node: Node) -> set[int]:
-        needed = {self.home[b.id] for b in self.reads[node.id] if b.id in self.home}
+        needed = {self.home[b.id] for b in self.waits[node.id] if b.id in self.home}
         tied = self.ties.get(node.id)
         if tied is not None:
             needed |= {self.home[n.id] for n in self.readers.get(tied, []) if n.id in self.home}
