@@ -118,14 +118,15 @@ def _work(node: Node, chosen: set[int]) -> tuple[int, int, int]:
 
 def _limit_reads(nodes: Sequence[Node], chosen: set[int], most: int) -> None:
     """Store parts of an expression that would read more values than a kernel can bind."""
-    for node in nodes:
-        if node.id not in chosen:
-            continue
-        while len(_storage(bases(node, lambda n: n.id in chosen))) > most:
-            part = _largest_part(node, chosen, most)
-            if part is None:
-                break
-            chosen.add(part.id)
+    before = -1
+    while len(chosen) != before:  # what is stored for one node is one more value to read for another
+        before = len(chosen)
+        for node in nodes:
+            while node.id in chosen and len(_storage(bases(node, lambda n: n.id in chosen))) > most:
+                part = _largest_part(node, chosen, most)
+                if part is None:
+                    break
+                chosen.add(part.id)
 
 
 def _storage(found: Sequence[Node]) -> set[str]:
