@@ -230,10 +230,10 @@ class Reference:
     ancestor: int | None
     budget_bytes: int | None = None
 
-    def compile(self, backend: Backend = "auto") -> Trained[Any, Any, Any]:
+    def compile(self, backend: Backend = "auto", *, tune: bool = False) -> Trained[Any, Any, Any]:
         """A training handle."""
         handle: Trained[Any, Any, Any] = compile_module(
-            self.model, self.loss, optimizer=self.optimizer, dims=self.dims, seed=0, backend=backend
+            self.model, self.loss, optimizer=self.optimizer, dims=self.dims, seed=0, backend=backend, tune=tune
         )
         return handle
 

@@ -29,7 +29,7 @@ from benchmarks.report import Section, options, place_of, progress, publish
 from benchmarks.timing import timed
 from tgdsl import pipeline
 from tgdsl.dtypes import ITEMSIZE
-from tgdsl.ir import Contraction, Decompose, Gather, Leaf, Node, Pointwise, Reduction, View
+from tgdsl.ir import Attention, Contraction, Decompose, Gather, Leaf, Node, Pointwise, Reduction, View
 from tgdsl.ops.leaves import leaves
 from tgdsl.optim.step import ArenaLayout, StepGraphs
 from tgdsl.passes import lower
@@ -105,6 +105,10 @@ def flops_of(node: Node) -> int:
             return cost * node.type.size
         case Reduction():
             return node.inputs[0].type.size
+        case Attention(role=role):
+            products = {"lse": 1, "out": 2, "dq": 3, "dkv": 4}[role]
+            q, k = node.inputs[0], node.inputs[1]
+            return 2 * products * q.type.size * int(k.shape[-2])
         case View() | Gather() | Leaf() | Decompose():
             return 0
         case other:

@@ -28,6 +28,16 @@ OPS = {name: op for name, op in REGISTRY.items() if not isinstance(op.lower, Lea
 DIFFERENTIABLE = {n: op for n, op in OPS.items() if op.no_gradient is None}
 
 
+def spied(call: Callable[..., Any], note: Callable[..., object]) -> Callable[..., Any]:
+    """`call`, telling `note` its arguments first."""
+
+    def both(*args: Any) -> Any:
+        note(*args)
+        return call(*args)
+
+    return both
+
+
 class Applied:
     """One application of an op in a graph of its own, with the cotangents of its f32 operands."""
 

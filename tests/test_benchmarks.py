@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from benchmarks import compile as compiling
-from benchmarks import fit, host, kernels, precision, steps
+from benchmarks import fit, host, kernels, matmul, precision, steps
 from benchmarks.__main__ import sections
-from benchmarks.kernel_cases import CASES
+from benchmarks.graphs import references
+from benchmarks.kernel_cases import CASES, MATMUL
 from benchmarks.report import Section, options, publish, replaced
 
 QUICK = ("--graphs", "mlp_sin", "--seconds", "0", "--limit", "140000", "--no-peers")
@@ -58,8 +59,17 @@ def test_they_run_on_an_adapter(engine: Any) -> None:
     args = arguments("wgpu", "--kernels", "softmax,attention,cross-entropy")
     check(steps.run(args), 1)
     check(kernels.run(args), 8)
-    stages = compiling.stages(compiling.references()["mlp_sin"], "wgpu")
+    stages = compiling.stages(references()["mlp_sin"], "wgpu")
     assert all(stages[name] > 0 for name in compiling.STAGES)
+
+
+def test_matrix_products_print_their_table() -> None:
+    args = arguments("numpy")
+    args.sizes = "8x4x2,1023x1023x1023"
+    args.no_peers = True
+    section = matmul.run(args)
+    check(section, 3)  # the second size is beyond the limit
+    assert {tuple(row["size"]) for row in section.rows} == {(8, 4, 2)}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -72,7 +82,7 @@ def test_kernel_reads_its_operands_and_writes_its_results(name: str) -> None:
 
 
 def test_work_of_a_matrix_product_is_counted() -> None:
-    step = kernels.MATMUL.step((8,), "forward")
+    step = MATMUL.step((8,), "forward")
     assert kernels.count(step, 1.0) == (2 * 8**3, 3 * 8 * 8 * 4)
     assert kernels.count(step, 0.5)[0] == 8**3
 

@@ -15,7 +15,8 @@ trace_into update
 
 MODULES = {
     "autograd", "checkpoint", "codegen", "data", "dtypes", "errors", "floor", "frontend", "ir", "passes", "pipeline",
-    "plan", "program", "reference", "runtime", "schedule", "session", "testing", "verify",
+    "plan", "program", "reference", "runtime", "schedule", "session", "testing", "tuning",
+    "verify",
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ RUNTIME = [path for path in MODULES if path.parent.name == "runtime"]
 MOST_LINES = 400
 COMPILER = [
     *("ir", "ops", "frontend", "autograd", "nn", "optim", "passes"),
-    *("schedule", "plan", "codegen", "reference", "pipeline", "session"),
+    *("schedule", "plan", "codegen", "reference", "pipeline", "tuning", "session"),
 ]
 
 

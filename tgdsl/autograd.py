@@ -38,10 +38,11 @@ def gradients(
     wanted = {t.node.id for t in wrt}
     needed = _between(order, wanted)
     cotangents: dict[int, Tensor] = {y.node.id: start}
+    again = _Again(graph, order)
     for node in reversed(order):
         ct = cotangents.get(node.id)
         if ct is not None and node.id in needed:
-            _spread(graph, node, ct, needed, cotangents)
+            _spread(graph, node, ct, needed, cotangents, again)
     return [cotangents[t.node.id] if t.node.id in cotangents else _zeros(t) for t in wrt]
 
 
@@ -53,14 +54,62 @@ def _between(order: Sequence[Node], wanted: set[int]) -> set[int]:
     return needed
 
 
-def _spread(graph: Graph, node: Node, ct: Tensor, needed: set[int], cotangents: dict[int, Tensor]) -> None:
+class _Again:
+    """What the gradient sees of values that are computed again for it (`ops.checkpoint`).
+
+    A region is replayed when the first cotangent reaches it: every node of it once more, on what comes from
+    outside of it, which is looked at only after that cotangent is there.
+    """
+
+    def __init__(self, graph: Graph, order: Sequence[Node]) -> None:
+        self.graph = graph
+        self.members: dict[int, list[Node]] = {}
+        for node in order:
+            for region in graph.regions_of(node):
+                self.members.setdefault(region, []).append(node)
+        self.made: dict[int, dict[int, Node]] = {}
+
+    def seen(self, reader: Node, value: Node, ct: Tensor) -> Node:
+        """`value` as the gradient of `reader` sees it."""
+        regions = self.graph.regions_of(reader)
+        return self._in(regions, value, ct) if regions else value
+
+    def _in(self, regions: tuple[int, ...], value: Node, ct: Tensor) -> Node:
+        made = self.made.get(regions[-1])
+        if made is None:
+            made = self.made[regions[-1]] = {}
+            for node in self.members[regions[-1]]:
+                inputs = tuple(self._inside(regions, made, n, ct) for n in node.inputs)
+                made[node.id] = node if inputs == node.inputs else self._copy(node, inputs)
+        return self._inside(regions, made, value, ct)
+
+    def _inside(self, regions: tuple[int, ...], made: dict[int, Node], value: Node, ct: Tensor) -> Node:
+        if value.id not in made:
+            outer = self._in(regions[:-1], value, ct) if len(regions) > 1 else value
+            kept = not outer.inputs and outer.op.name not in ("input", "state")
+            made[value.id] = outer if kept else self._after(outer, ct.node)
+        return made[value.id]
+
+    def _after(self, value: Node, ct: Node) -> Node:
+        return self.graph.add(REGISTRY["recompute"], (value, ct), {}, value.type)
+
+    def _copy(self, node: Node, inputs: tuple[Node, ...]) -> Node:
+        made = self.graph.add(node.op, inputs, node.attrs, node.type)
+        for site in self.graph.sites(node):
+            self.graph.note_site(made, site)
+        return made
+
+
+def _spread(
+    graph: Graph, node: Node, ct: Tensor, needed: set[int], cotangents: dict[int, Tensor], again: _Again
+) -> None:
     if not any(n.id in needed for n in node.inputs):
         return
     sites = graph.sites(node)
     before, graph.current_site = graph.current_site, sites[0] if sites else graph.current_site
     try:
-        inputs = tuple(graph.tensor(n) for n in node.inputs)
-        parts = node.op.cotangents(ct, graph.tensor(node), inputs, node.attrs)
+        inputs = tuple(graph.tensor(again.seen(node, n, ct)) for n in node.inputs)
+        parts = node.op.cotangents(ct, graph.tensor(again.seen(node, node, ct)), inputs, node.attrs)
         for n, part in zip(node.inputs, parts, strict=True):
             if part is None or n.id not in needed:
                 continue

@@ -25,6 +25,7 @@ from tgdsl.optim.base import Optimizer, decays
 from tgdsl.optim.scaling import loss_scale
 from tgdsl.optim.step import ArenaLayout, StepGraphs
 from tgdsl.optim.update import Update, build_update
+from tgdsl.passes import recognise_attention
 from tgdsl.program import Engine, Executable, Program, Store
 from tgdsl.reference.numpy_engine import NumpyEngine
 
@@ -82,7 +83,7 @@ def trace_loss(
     precision: Precision = "f32",
 ) -> StepGraphs:
     """Trace a loss and append the gradient of every trainable parameter it depends on, scaled for f16."""
-    graph = frontend.trace(model, loss, dims=dims)
+    graph = recognise_attention(frontend.trace(model, loss, dims=dims))
     (out,) = graph.outputs
     if out.shape != () or out.dtype != "f32":
         shown = str(out.type) if out.dtype != "f32" else show_shape(out.shape)
@@ -123,7 +124,7 @@ def _seed(graph: Graph, loss: Any, *, check_finite: bool, scaled: bool) -> Any:
 
 def trace_forward(model: object, forward: Any, layout: Layout, dims: Mapping[str, int]) -> StepGraphs:
     """Trace a forward for evaluation; the next values of states are not computed."""
-    graph = frontend.trace(model, forward, dims=dims)
+    graph = recognise_attention(frontend.trace(model, forward, dims=dims))
     (out,) = graph.outputs
     step = StepGraphs(graph, {"output": out, **_captures(graph)}, layout.params, layout.frozen, layout.state)
     return evaluation(step)
@@ -202,8 +203,16 @@ def check_precision(precision: Precision, engine: Engine, *, trained: bool) -> N
         )
 
 
-def load(engine: Engine, step: StepGraphs, store: Store, slots: int = SLOTS, *, precision: Precision = "f32") -> Loaded:
-    """Compile a step for an engine and load it."""
+def load(
+    engine: Engine,
+    step: StepGraphs,
+    store: Store,
+    slots: int = SLOTS,
+    *,
+    precision: Precision = "f32",
+    tune: bool = False,
+) -> Loaded:
+    """Compile a step for an engine and load it; if `tune`, time tilings of its contractions first."""
     if isinstance(engine, NumpyEngine):
         ready = engine.load(step, store)  # type: ignore[arg-type]
         return Loaded(ready, ready.kernel_count, ready.bytes_moved)
@@ -213,6 +222,10 @@ def load(engine: Engine, step: StepGraphs, store: Store, slots: int = SLOTS, *, 
     slots = max(1, min(slots, _INPUT_BYTES // max(1, _input_bytes(step))))
     limits = device.limits
     target = Target(max_bindings=limits.max_bindings, software=limits.software, half=precision == "f16")
+    if tune:
+        from tgdsl.tuning import tuned
+
+        target = tuned(device, step, target)
     program = generate(step, target)
     return Loaded(device.load(program, store, slots), program.kernel_count, program.bytes_moved, program)
 

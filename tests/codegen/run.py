@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from tgdsl.autograd import gradients
 from tgdsl.codegen import Target, generate
-from tgdsl.ir import AnyTensor, Graph, TensorType, tracing
+from tgdsl.dtypes import DType
+from tgdsl.ir import AnyTensor, Graph, Tensor, TensorType, tracing
 from tgdsl.ops.leaves import declare
 from tgdsl.optim.step import StepGraphs
 from tgdsl.program import Program, StepData
 from tgdsl.reference.evaluate import evaluate
 
-DTYPES = {"f": "f32", "i": "i32", "b": "bool"}
+DTYPES: dict[str, DType] = {"f": "f32", "i": "i32", "b": "bool"}
 TARGETS = (Target(), Target(software=True))
 """Both families of kernels run on whatever adapter there is."""
 
@@ -29,6 +31,12 @@ def traced(fn: Callable[..., Any], arrays: Mapping[str, np.ndarray], below: Mapp
         out = fn(**leaves)
     graph.outputs = list(out) if isinstance(out, (tuple, list)) else [out]
     return graph
+
+
+def grads_of(y: AnyTensor[Any], wrt: Sequence[AnyTensor[Any]], seed: Tensor | None = None) -> list[Tensor]:
+    """Gradients within the trace that made `y`."""
+    assert y.graph is not None
+    return gradients(y.graph, y, wrt, seed)
 
 
 def program_of(graph: Graph, target: Target | None = None) -> Program:

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 import tgdsl.ops as ops
-from tests.codegen.run import TARGETS, assert_same, on_device, on_reference, program_of, traced
-from tgdsl.autograd import gradients
+from tests.codegen.run import TARGETS, assert_same, grads_of, on_device, on_reference, program_of, traced
 from tgdsl.codegen import Target
 from tgdsl.errors import InputError
 from tgdsl.program import Program
@@ -87,7 +86,7 @@ def test_gradients_of_a_function_of_many_tensors(engine: Any, target: Target) ->
     def fn(**xs: Any) -> list[Any]:
         y = functools.reduce(lambda a, b: ops.tanh(a * b + a), xs.values())
         loss = ops.sum(y)
-        return [loss, *gradients(loss.graph, loss, list(xs.values()))]
+        return [loss, *grads_of(loss, list(xs.values()))]
 
     check(engine, fn, floats(12), target)
 
@@ -145,7 +144,7 @@ def test_dropout_of_everything_and_its_gradient(engine: Any, target: Target) -> 
     def fn(**xs: Any) -> list[Any]:
         y = total([ops.dropout(x, 0.5) for x in xs.values()])
         loss = ops.sum(ops.tanh(y))
-        return [loss, *gradients(loss.graph, loss, list(xs.values()))]
+        return [loss, *grads_of(loss, list(xs.values()))]
 
     check(engine, fn, floats(12), target)
 
@@ -212,7 +211,7 @@ def test_losses_with_unproven_targets(engine: Any, target: Target) -> None:
     def fn(t0: Any, t1: Any, t2: Any, **xs: Any) -> list[Any]:
         logits = total(xs.values())
         loss = ops.cross_entropy(logits, t0) + ops.cross_entropy(logits * 2.0, t1) + ops.nll_loss(logits, t2)
-        return [loss, *gradients(loss.graph, loss, list(xs.values()))]
+        return [loss, *grads_of(loss, list(xs.values()))]
 
     check(engine, fn, feeds, target)
 
@@ -251,7 +250,7 @@ def test_products_with_many_operands_around(engine: Any, target: Target) -> None
         a, w, b = (total(v for k, v in xs.items() if k.startswith(name)) for name in "xwb")
         y = ops.relu(a @ w + b)
         loss = ops.sum(ops.square(y))
-        return [y, loss, *gradients(loss.graph, loss, [xs["x0"], xs["w3"], xs["b8"]])]
+        return [y, loss, *grads_of(loss, [xs["x0"], xs["w3"], xs["b8"]])]
 
     check(engine, fn, {**left, **right, **added}, target, terms=512)
 

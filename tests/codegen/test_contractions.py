@@ -9,23 +9,26 @@ import numpy as np
 import pytest
 
 import tgdsl.ops as ops
-from tests.codegen.run import assert_same, on_device, on_reference, program_of, traced
-from tgdsl.autograd import gradients
+from tests.codegen.run import assert_same, grads_of, on_device, on_reference, program_of, traced
 from tgdsl.codegen import Target, kernels
 from tgdsl.codegen.tiling import Sizes, Tiling, choose_tiling
+from tgdsl.passes import split_folds
 
 TILINGS = {
     "direct, one row": Tiling(1, 4, 8, 4, slices=4),
     "direct, two rows": Tiling(2, 4, 4, 2, slices=16),
     "direct, four rows": Tiling(4, 4, 8, 8, slices=2),
     "direct, no slices": Tiling(4, 4, 8, 8),
+    "direct, eight by eight": Tiling(8, 8, 8, 8),
     "direct, more threads than cells": Tiling(1, 4, 2, 2, slices=32),
     "tiled, two rows": Tiling(2, 4, 16, 8, bk=16),
     "tiled 4x4": Tiling(4, 4, 16, 16, bk=16),
     "tiled 8x4": Tiling(8, 4, 16, 8, bk=16),
     "tiled 8x8": Tiling(8, 8, 16, 16, bk=8),
+    "tiled 8x8, sixteen terms": Tiling(8, 8, 16, 16, bk=16),
+    "tiled 8x8, flat": Tiling(8, 8, 8, 16, bk=16),
 }
-SIZES = [(1, 1, 1), (15, 17, 16), (65, 40, 129), (130, 129, 8)]
+SIZES = [(1, 1, 1), (15, 17, 16), (65, 40, 129), (128, 127, 255), (130, 129, 8), (256, 16, 48)]
 
 
 @pytest.fixture
@@ -82,8 +85,7 @@ def test_convolutions(engine: Any, forced: Callable[[Tiling], None], tiling: Til
     def convolved(x: Any, w: Any) -> list[Any]:
         y = ops.conv2d(x, w, stride=2, padding=1)
         loss = ops.sum(ops.square(y))
-        assert loss.graph is not None
-        return [y, *gradients(loss.graph, loss, [x, w])]
+        return [y, *grads_of(loss, [x, w])]
 
     check(engine, convolved, {"x": normal(2, 3, 9, 8), "w": normal(5, 3, 3, 3)}, 200)
 
@@ -100,6 +102,32 @@ def test_tilings_have_the_size_asked_for(*, threads: int, dear: bool, software: 
                 assert t.bk == 0 or t.rows % 4 == t.columns % 4 == 0
                 floats = t.threads * t.tm * t.tn if t.slices > 1 else (t.rows + t.columns) * t.bk
                 assert 4 * floats <= 16384, "more workgroup memory than every adapter has"
+
+
+@pytest.mark.parametrize(
+    ("size", "want"),
+    [
+        ((1, 2048, 2048, 2048), Tiling(8, 8, 16, 16, bk=16)),
+        ((1, 4096, 1536, 384), Tiling(8, 8, 8, 16, bk=16)),
+        ((1, 1023, 1023, 1023), Tiling(8, 4, 16, 8, bk=16)),  # 64 of the largest tiles leave most processors idle
+        ((1, 4096, 384, 1536), Tiling(8, 4, 16, 8, bk=16)),
+    ],
+)
+def test_largest_tiling_that_keeps_a_device_busy(size: tuple[int, int, int, int], want: Tiling) -> None:
+    assert choose_tiling(Sizes(*size), software=False) == want
+
+
+def pieces(m: int, n: int, k: int) -> int:
+    """Slices that the contracted axis of a product is cut into."""
+    graph = traced(lambda a, b: a @ b, {"a": normal(m, k), "b": normal(k, n)})
+    _, (root,) = split_folds(graph, [graph.outputs[0].node], lanes=131072)
+    return int(root.inputs[0].shape[0]) if root.op.name == "sum" else 1
+
+
+def test_long_axes_are_split_as_far_as_that_keeps_a_device_busier() -> None:
+    assert pieces(384, 1536, 4096) == 4
+    assert pieces(384, 384, 4096) == 8
+    assert pieces(1024, 1024, 1024) == 1, "every processor has two tiles already"
 
 
 def test_neighbours_are_loaded_and_stored_as_vectors() -> None:

@@ -22,7 +22,7 @@ from tgdsl.program import Program, StepData
 
 # What each graph takes now; the schedule may only get better. `budget` in graphs.py is the goal.
 DISPATCHES = {
-    "mlp_sin": 7, "mlp_mnist": 8, "gpt_ref": 75, "gpt_small": 50, "gpt_char": 92, "cnn": 14, "gpt_mid": 147,
+    "mlp_sin": 7, "mlp_mnist": 8, "gpt_ref": 64, "gpt_small": 42, "gpt_char": 76, "cnn": 14, "gpt_mid": 126,
 }  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def test_dispatches_are_within_budget(name: str) -> None:
     assert program.kernel_count <= DISPATCHES[name]
     assert program.kernel_count <= r.budget
     if r.budget_bytes is not None:
-        assert program.bytes_moved <= 1.6 * r.budget_bytes
+        assert program.bytes_moved <= r.budget_bytes
 
 
 @pytest.mark.parametrize("name", DISPATCHES)
@@ -73,7 +73,9 @@ def test_barriers_are_in_uniform_control_flow(name: str, target: Target) -> None
     The workgroup's number is the same for all of them, so a branch on it is allowed.
     """
     allowed = re.compile(
-        r"fn main|for \(var k_tile = 0;|if \(workgroup < \d+\) \{|\} else (if \(workgroup < \d+\) )?\{"
+        r"fn main|for \(var (k_tile|d_tile) = 0;"
+        r"|for \(var col_tile = [\w /*]+; col_tile < (\d+|min\(\d+, row_tile \+ \d+\));"
+        r"|if \(workgroup < \d+\) \{|\} else (if \(workgroup < \d+\) )?\{"
     )
     for kernel in training_program(name, target).kernels:
         stack: list[str] = []

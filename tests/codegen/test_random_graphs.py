@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tgdsl.ops as ops
@@ -53,6 +53,7 @@ def test_schedule_is_legal(seed: int, limit: int) -> None:
     assert {r.id for r in roots if r.inputs} <= set(placed)
 
 
+@example(1329036, 4)  # storing a part for one node gave another one value more to read
 @given(seeds, st.sampled_from([4, 6, 8]))
 def test_bundles_are_legal(seed: int, limit: int) -> None:
     graph, _ = random_graph(seed)

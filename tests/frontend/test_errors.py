@@ -220,7 +220,7 @@ class TestCalls:
         assert shown == f"Batch: dim 'B' must be an int of at least 1, got {size!r}"
 
     def test_class_instead_of_instance(self) -> None:
-        shown = text(DeclarationError, lambda: trace(MLP, loss, dims={"B": 4}))  # type: ignore[arg-type]
+        shown = text(DeclarationError, lambda: trace(MLP, loss, dims={"B": 4}))  # type: ignore[misc]
         assert shown == "trace: model is a type, not an instance of a @module class"
 
     def test_undecorated_forward(self) -> None:
@@ -279,7 +279,8 @@ class TestCalls:
 class TestDecoration:
     def test_two_tensors(self) -> None:
         def wrong() -> object:
-            def loss2(m: MLP, x: Tensor, y: Tensor) -> Tensor: ...
+            def loss2(m: MLP, x: Tensor, y: Tensor) -> Tensor:
+                return x
 
             return forward(inputs=Batch)(loss2)  # type: ignore[arg-type]
 
@@ -292,7 +293,8 @@ class TestDecoration:
 
     def test_other_inputs_class(self) -> None:
         def wrong() -> object:
-            def loss2(m: MLP, b: Point) -> Tensor: ...
+            def loss2(m: MLP, b: Point) -> Tensor:
+                return b.x
 
             return forward(inputs=Batch)(loss2)  # type: ignore[arg-type]
 
@@ -304,7 +306,8 @@ class TestDecoration:
 
     def test_model_is_not_a_module(self) -> None:
         def wrong() -> object:
-            def loss2(m: int, b: Batch) -> Tensor: ...
+            def loss2(m: int, b: Batch) -> Tensor:
+                return b.x
 
             return forward(inputs=Batch)(loss2)
 
@@ -317,13 +320,15 @@ class TestDecoration:
     def test_one_annotation_of_a_local_class_does_not_switch_off_the_others(self) -> None:
         class Local: ...
 
-        def loss2(m: Local, b: Point) -> Tensor: ...
+        def loss2(m: Local, b: Point) -> Tensor:
+            return b.x
 
         shown = text(DeclarationError, lambda: forward(inputs=Batch)(loss2))  # type: ignore[arg-type]
         assert "parameter 'b' is annotated Point but inputs=Batch" in shown
 
     def test_inputs_is_not_an_inputs_class(self) -> None:
-        def loss2(m: MLP, b: Batch) -> Tensor: ...
+        def loss2(m: MLP, b: Batch) -> Tensor:
+            return b.x
 
         shown = text(DeclarationError, lambda: forward(inputs=int)(loss2))  # type: ignore[arg-type]
         assert ": inputs=<class 'int'> is not an @inputs class\n" in shown
@@ -348,7 +353,7 @@ class TestDecoration:
             @module
             class Net:
                 n: Arg[int] = arg()
-                layer: Linear = Linear(1, n) if n else Linear(2, n)
+                layer: Linear = Linear(1, n) if n else Linear(2, n)  # type: ignore[redundant-expr]
 
             return Net
 
@@ -357,7 +362,7 @@ class TestDecoration:
             "  hint: move this choice into a @build method, where self.n is a plain value\n"
             '  File "test_errors.py", line N, in '
             "TestDecoration.test_condition_on_a_symbol.<locals>.cond.<locals>.Net\n"
-            "    layer: Linear = Linear(1, n) if n else Linear(2, n)\n"
+            "    layer: Linear = Linear(1, n) if n else Linear(2, n)  # type: ignore[redundant-expr]\n"
             "                    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^"
         )
 
@@ -431,13 +436,13 @@ def test_error_in_a_constructor_shows_the_users_line() -> None:
     ("declare", "shown"),
     [
         (lambda: f32("B", 0), "f32('B', 0): a size must be at least 1, got 0"),
-        (lambda: f32("B", 1.5), "f32('B', 1.5): a dim is an int or a name, got 1.5"),
+        (lambda: f32("B", 1.5), "f32('B', 1.5): a dim is an int or a name, got 1.5"),  # type: ignore[arg-type]
         (lambda: f32(True), "f32(True): a dim is an int or a name, got True"),
         (lambda: f32("B T"), "f32('B T'): 'B T' is not a name for a dim"),
         (lambda: i32("B", below=0), "i32('B', below=0): below must be an int of at least 1, got 0"),
         (lambda: Linear(0, 3), "Linear.w: a size must be at least 1, got 0"),
-        (lambda: Linear(3, "4"), "Linear.w: a size must be an int, got '4'"),
-        (lambda: Linear(3, 2.0), "Linear.w: a size must be an int, got 2.0"),
+        (lambda: Linear(3, "4"), "Linear.w: a size must be an int, got '4'"),  # type: ignore[arg-type]
+        (lambda: Linear(3, 2.0), "Linear.w: a size must be an int, got 2.0"),  # type: ignore[arg-type]
     ],
 )
 def test_declared_sizes_are_checked(declare: Callable[[], object], shown: str) -> None:

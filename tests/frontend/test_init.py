@@ -66,7 +66,9 @@ def test_default_decay(initial: init.Init, decays: bool) -> None:
 @pytest.mark.parametrize("initial", [init.Normal(), init.Zeros(), init.Ones(), init.Kaiming()])
 def test_values_are_f32_arrays_of_the_shape(initial: init.Init, shape: tuple[int, ...]) -> None:
     made = init.values(initial, shape, init.stream(0, "w"))
-    assert (made.shape, made.dtype, type(made)) == (shape, np.float32, np.ndarray)
+    assert made.shape == shape
+    assert made.dtype == np.float32
+    assert type(made) is np.ndarray
 
 
 def deviation(initial: init.Init, shape: tuple[int, ...], fan_in: int | None = None) -> float:

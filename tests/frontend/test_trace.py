@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -187,7 +188,7 @@ class TestBareFunctions:
 
         trace(twice(param_input, state_input))
         for a, b in ((param_input, tensor_input), (state_input, state_input)):
-            assert "already declared" in message(TraceError, lambda a=a, b=b: trace(twice(a, b)))
+            assert "already declared" in message(TraceError, partial(trace, twice(a, b)))
 
     @pytest.mark.parametrize("shape", [(0,), (1.5,), (True,), ("B",), (-1, 2)])
     def test_shapes_are_checked(self, shape: Any) -> None:

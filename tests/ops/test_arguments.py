@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import tgdsl.ops as ops
+from tgdsl.dtypes import DType
 from tgdsl.errors import DTypeError, ShapeError, TgdslError
 from tgdsl.ir import AnyTensor, Graph, TensorType, tracing
 from tgdsl.ops.leaves import declare
 
-TYPES = {
+TYPES: dict[str, tuple[tuple[int, ...], DType]] = {
     "a": ((4, 3), "f32"), "row": ((1, 3), "f32"), "b": ((3, 5), "f32"), "v": ((3,), "f32"), "square": ((3, 3), "f32"),
     "cube": ((2, 4, 3), "f32"), "cube2": ((2, 3, 5), "f32"), "image": ((1, 2, 4, 4), "f32"), "i": ((4,), "i32"),
     "pick": ((4, 2), "i32"), "p": ((4, 3), "bool"), "scalar": ((), "f32"),
@@ -145,7 +146,9 @@ class Trace:
     def __init__(self) -> None:
         self.graph = Graph()
         with tracing(self.graph):
-            self.tensors = {k: declare(self.graph, "input", k, TensorType(*t)) for k, t in TYPES.items()}
+            self.tensors = {
+                k: declare(self.graph, "input", k, TensorType(shape, dtype)) for k, (shape, dtype) in TYPES.items()
+            }
         self.before = len(self.graph.nodes)
 
     def operands(self, name: str) -> list[Any]:
@@ -170,7 +173,7 @@ class Trace:
 
 
 def test_every_op_and_every_parameter_is_listed() -> None:
-    assert sorted(LEGAL) == sorted(public)
+    assert sorted(LEGAL) == sorted(set(public) - {"checkpoint"}), "which takes no tensors"
     for name, (operands, attributes) in LEGAL.items():
         rest = [p for p in signature(name)[len(operands) :] if p not in attributes]
         rest = [p for p in rest if p != "x"] if name == "capture" else rest
@@ -318,13 +321,13 @@ def test_value_of_the_dtype_is_accepted(dtype: Any) -> None:
 
 
 def test_numpy_integers_are_integers() -> None:
-    two = np.int64(2)
+    two: Any = np.int64(2)  # to a checker NumPy's integers are no ints
     t = Trace()
     with tracing(t.graph):
         a = t.tensors["a"]
         assert ops.arange(two).shape == ops.full(shape=(two,), value=0.0).shape == (2,)
-        same = [ops.reshape(a, (two, 6)), ops.narrow(a, np.int32(0), two, two), ops.sum(a, np.int64(1)),
-                ops.permute(a, np.array([1, 0])), ops.pad(a, [(two, 0), (0, 0)])]  # fmt: skip
+        same = [ops.reshape(a, (two, 6)), ops.narrow(a, two - 2, two, two), ops.sum(a, two - 1),
+                ops.permute(a, (two - 1, two - 2)), ops.pad(a, [(two, 0), (0, 0)])]  # fmt: skip
         plain = [ops.reshape(a, (2, 6)), ops.narrow(a, 0, 2, 2), ops.sum(a, 1), ops.permute(a, (1, 0)),
                  ops.pad(a, [(2, 0), (0, 0)])]  # fmt: skip
     assert [x.node for x in same] == [x.node for x in plain]

@@ -132,8 +132,8 @@ def test_avg_pool_counts_padding_as_zeros() -> None:
     [
         (lambda x: ops.conv2d(x, x, stride=0), "stride must be an int or a pair of ints of at least 1, got 0"),
         (lambda x: ops.conv2d(x, x, padding=-1), "padding must be an int or a pair of ints of at least 0, got -1"),
-        (lambda x: ops.conv2d(x, x, stride=(1, 2, 3)), "stride must be an int or a pair"),
-        (lambda x: ops.conv2d(x, x, stride=1.5), "stride must be an int or a pair"),
+        (lambda x: ops.conv2d(x, x, stride=(1, 2, 3)), "stride must be an int or a pair"),  # type: ignore[arg-type]
+        (lambda x: ops.conv2d(x, x, stride=1.5), "stride must be an int or a pair"),  # type: ignore[arg-type]
         (lambda x: ops.conv2d(x[:, :, :2], x), "the kernel is larger than the padded image"),
         (lambda x: ops.max_pool2d(x, 4), "the window \\(4, 4\\) is larger than the padded image"),
         (lambda x: ops.max_pool2d(x, 3, padding=2), "more than half of the kernel"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tgdsl.ops as ops
-from tests.codegen.run import TARGETS, on_device, traced
+from tests.codegen.run import TARGETS, grads_of, on_device, traced
 from tgdsl.autograd import gradients
 from tgdsl.errors import InputError, ShapeError
 from tgdsl.ir import REGISTRY
@@ -59,7 +59,7 @@ def test_squared_norm_has_zero_gradient_at_zero() -> None:
 def test_second_derivative_of_a_square_at_zero() -> None:
     def twice(x: Any) -> Any:
         first = gradients(x.graph, ops.sum(x**2), [x])[0]
-        return gradients(x.graph, ops.sum(first), [x])[0]
+        return grads_of(ops.sum(first), [x])[0]
 
     np.testing.assert_array_equal(compute(twice, [0.0]), [2.0])
 
@@ -181,7 +181,7 @@ def test_transposed_convolution_of_stride_2_and_kernel_1() -> None:
 
     def fn(x: Any, w: Any, ct: Any) -> Any:
         y = turned(x, w, stride=(2, 2), padding=(0, 0), size=(1, 3))
-        return gradients(y.graph, y, [x], ct)[0]
+        return grads_of(y, [x], ct)[0]
 
     np.testing.assert_allclose(compute(fn, x, w, ct).ravel(), [-1.16505, -0.54369])
 
@@ -254,7 +254,15 @@ def test_integer_sums_keep_their_dtype_and_wrap() -> None:
 
 def test_slices_with_negative_steps() -> None:
     x = np.arange(12.0).reshape(3, 4)
-    for key in [np.s_[::-1], np.s_[:, ::-2], np.s_[2:0:-1, 1], np.s_[..., None, 1:3], np.s_[-1], np.s_[-2:, -3:-1]]:
+    keys: list[Any] = [
+        np.s_[::-1],
+        np.s_[:, ::-2],
+        np.s_[2:0:-1, 1],
+        np.s_[..., None, 1:3],
+        np.s_[-1],
+        np.s_[-2:, -3:-1],
+    ]
+    for key in keys:
         np.testing.assert_array_equal(compute(lambda t, key=key: t[key], x), x[key])
         hit = np.zeros_like(x)
         hit[key] = 1.0
@@ -293,7 +301,7 @@ def test_large_arguments_stay_finite(engine: Any, target: Any) -> None:
 
     def fn(x: Any) -> list[Any]:
         outs = [ops.tanh(x), ops.sigmoid(x), ops.gelu(x), ops.gelu(x, "tanh"), ops.softplus(x), ops.silu(x)]
-        return [*outs, *(gradients(y.graph, ops.sum(y), [x])[0] for y in outs)]
+        return [*outs, *(grads_of(ops.sum(y), [x])[0] for y in outs)]
 
     values = run(engine, target, fn, x=x)
     assert all(np.isfinite(got).all() for got in values)
@@ -333,7 +341,7 @@ def test_more_operands_than_bindings(engine: Any, target: Any) -> None:
 
     def fn(**xs: Any) -> list[Any]:
         total = ops.gelu(functools.reduce(lambda a, b: a + b, xs.values()))
-        return [total, *gradients(total.graph, ops.sum(total), list(xs.values()))]
+        return [total, *grads_of(ops.sum(total), list(xs.values()))]
 
     got = run(engine, target, fn, **xs)
     z = np.linspace(-1, 1, 4) * 78

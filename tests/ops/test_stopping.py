@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tgdsl.ops as ops
-from tests.codegen.run import TARGETS, assert_same, on_device, on_reference, program_of, traced
+from tests.codegen.run import TARGETS, assert_same, grads_of, on_device, on_reference, program_of, traced
 from tests.ops.tools import grad
 from tests.session.test_numpy_engine import executable
 from tgdsl.autograd import gradients
@@ -46,8 +46,8 @@ def test_second_order_stops_too() -> None:
 
     def twice(x: Any) -> Any:
         y = ops.sum(ops.square(x) * ops.stop_gradient(x))
-        (first,) = gradients(x.graph, y, [x])
-        (second,) = gradients(x.graph, ops.sum(first), [x])
+        (first,) = grads_of(y, [x])
+        (second,) = grads_of(ops.sum(first), [x])
         return second
 
     np.testing.assert_allclose(compute(twice, X), 2 * X)
@@ -84,7 +84,7 @@ def with_stops(x: Any, w: Any) -> list[Any]:
     """As in training: a loss with a stopped target, and its gradients."""
     h = ops.tanh(0.1 * (x @ w))  # far from where floor jumps
     loss = ops.mse_loss(straight_through(h), ops.stop_gradient(h * 0.5 + 1.0))
-    return [loss, ops.stop_gradient(x), ops.stop_gradient(h), *gradients(loss.graph, loss, [x, w])]
+    return [loss, ops.stop_gradient(x), ops.stop_gradient(h), *grads_of(loss, [x, w])]
 
 
 FEEDS = {"x": X, "w": X.T.copy()}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tgdsl.ops as ops
-from tests.codegen.run import TARGETS, assert_same, on_device, on_reference, traced
+from tests.codegen.run import TARGETS, assert_same, grads_of, on_device, on_reference, traced
 from tests.helpers import OPS, require_gradient_passed
 from tests.strategies import SeededDraw
 from tgdsl.autograd import gradients
@@ -89,7 +89,7 @@ def test_hard_values(engine: Any, op: Op[..., Any], target: Target) -> None:
         wrt = [x for x in xs.values() if x.dtype == "f32"]
         if op.no_gradient is not None or y.dtype != "f32":
             return [y]
-        return [y, *gradients(y.graph, y, wrt, ops.broadcast_to(ops.full(shape=(), value=0.75), y.shape))]
+        return [y, *grads_of(y, wrt, ops.broadcast_to(ops.full(shape=(), value=0.75), y.shape))]
 
     graph = traced(fn, feeds)
     for got, want in zip(on_device(engine, graph, feeds, target), on_reference(graph, feeds), strict=True):
@@ -190,7 +190,7 @@ def test_dropout_drops_the_same_elements_in_forward_and_gradient(engine: Any, ta
 
     def fn(x: Any) -> list[Any]:
         y, other = ops.dropout(x, 0.25), ops.dropout(x, 0.25)
-        return [y, gradients(y.graph, ops.sum(y), [x])[0], other]
+        return [y, grads_of(ops.sum(y), [x])[0], other]
 
     y, gradient, other = on_device(engine, traced(fn, feeds), feeds, target)
     np.testing.assert_array_equal(y, gradient)

@@ -11,7 +11,7 @@ import numpy as np
 import tgdsl.ops as ops
 from tests.codegen.run import traced
 from tgdsl.autograd import gradients
-from tgdsl.ir import tracing
+from tgdsl.ir import Tensor, tracing
 from tgdsl.passes import lower
 from tgdsl.reference.evaluate import compute
 
@@ -33,6 +33,7 @@ def parts(fn: Fn, *arrays: Any, wrt: int = 0) -> Counter[str]:
     """How often each primitive occurs in the loss `fn` and its gradient together."""
     graph = traced(fn, {f"x{i}": np.asarray(a) for i, a in enumerate(arrays)} if arrays else {})
     (loss,) = graph.outputs
+    assert isinstance(loss, Tensor)
     leaf = next(n for (space, _), n in graph.leaves.items() if space == "named" and n.attrs["name"] == f"x{wrt}")
     with tracing(graph):
         total = ops.sum(loss * ops.reshape(1.0 + ops.arange(loss.size, "f32"), loss.shape))

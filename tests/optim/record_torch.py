@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
-CASES = {
+CASES: dict[str, tuple[str, dict[str, Any], float | None]] = {
     "adam": ("Adam", {"lr": 0.01}, None),
     "adam_l2": ("Adam", {"lr": 0.01, "weight_decay": 0.1, "betas": (0.8, 0.9), "eps": 1e-3}, None),
     "adamw": ("AdamW", {"lr": 0.01, "weight_decay": 0.1}, None),
@@ -31,13 +32,13 @@ def start_and_gradients() -> tuple[list[float], list[list[float]]]:
 def schedules(torch: Any) -> dict[str, list[float]]:
     """The learning rate of each of 12 steps under PyTorch's schedulers."""
     kinds = torch.optim.lr_scheduler
-    made = {
+    made: dict[str, Callable[[Any], Any]] = {
         "linear": lambda o: kinds.LinearLR(o, start_factor=1.0, end_factor=0.1, total_iters=8),
         "cosine_annealing": lambda o: kinds.CosineAnnealingLR(o, T_max=11, eta_min=0.05),
         "staircase": lambda o: kinds.StepLR(o, step_size=3, gamma=0.5),
         "multi_step": lambda o: kinds.MultiStepLR(o, milestones=[2, 7], gamma=0.1),
     }
-    out = {}
+    out: dict[str, list[float]] = {}
     for name, make in made.items():
         optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
         schedule = make(optimizer)
@@ -53,7 +54,7 @@ def main() -> None:
     """Print the parameters after each step of each case."""
     import torch
 
-    out = {}
+    out: dict[str, Any] = {}
     for name, (cls, options, clip) in CASES.items():
         start, grads = start_and_gradients()
         p = torch.tensor(start, dtype=torch.float64, requires_grad=True)

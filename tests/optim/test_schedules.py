@@ -90,9 +90,9 @@ def test_every_kind_is_drawn_above() -> None:
             r"lr.linear_decay: peak must be a finite number, got nan",
         ),
         (
-            lambda: lr.warmup(1.0, 5, "x"),
+            lambda: lr.warmup(1.0, 5, "x"),  # type: ignore[arg-type]
             r"lr.warmup: after must be a number or a schedule of tgdsl.lr, got str",
-        ),  # type: ignore[arg-type]
+        ),
         (
             lambda: lr.multi_step(1.0, [5, 3], 0.1),
             r"milestones must be ascending ints >= 1, got \(5, 3\)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,7 @@ def offered(monkeypatch: Any) -> Any:
         rounds = iter(looks)
         gpu = SimpleNamespace(enumerate_adapters_sync=lambda: next(rounds))
         monkeypatch.setattr(module, "wgpu", SimpleNamespace(gpu=gpu))
-        monkeypatch.setattr(module.time, "sleep", slept.append)
+        monkeypatch.setattr(time, "sleep", slept.append)
         return slept
 
     return offer

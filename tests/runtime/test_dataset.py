@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 import pytest
 
+from tests.helpers import spied
 from tests.runtime.programs import accumulator, chain, mixed, reporting, step, summing
 from tgdsl.errors import DeviceError, HandleError, InputError
 from tgdsl.program import Pick, Program, Slot, StepData
@@ -131,7 +132,7 @@ def test_rows_and_scalars_are_one_write(wgpu_engine: WgpuEngine, monkeypatch: py
     executable.submit(steps)  # the first ones are timed alone
     device, written = wgpu_engine.device, []
     write = device.write
-    monkeypatch.setattr(device, "write", lambda b, at, data: (written.append(data.nbytes), write(b, at, data)))
+    monkeypatch.setattr(device, "write", spied(write, lambda b, at, data: written.append(data.nbytes)))
     executable.submit(steps)
     assert written == [4 * 8], "a scalar and a row number per step"
 
@@ -142,7 +143,7 @@ def test_the_next_data_set_of_that_size_compiles_nothing(
     executable = wgpu_engine.load(shaped(4), wgpu_engine.allocate({}), slots=1)
     compiled: list[str] = []
     make = wgpu_engine.device._pipeline
-    monkeypatch.setattr(wgpu_engine.device, "_pipeline", lambda k: (compiled.append(k.name), make(k))[1])
+    monkeypatch.setattr(wgpu_engine.device, "_pipeline", spied(make, lambda k: compiled.append(k.name)))
     for start in (0.0, 10.0):
         dataset = wgpu_engine.keep({"x": np.arange(start, start + 6, dtype=np.float32)}, {})
         (ticket,) = executable.submit([picked(dataset, [0, 5, 1, 2])])

@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 import pytest
 
+from tests.helpers import spied
 from tests.runtime.programs import accumulator, chain, mixed, reporting, step, summing
 from tgdsl.errors import DeviceError, HandleError, InputError
 from tgdsl.program import StepData
@@ -155,7 +156,7 @@ def test_packed_inputs_and_scalars_are_one_write(wgpu_engine: WgpuEngine, monkey
     executable.submit([step(x=one(1.0))] * 4)  # the first ones are timed alone
     device, writes = wgpu_engine.device, []
     write = device.write
-    monkeypatch.setattr(device, "write", lambda *args: (writes.append(args), write(*args)))
+    monkeypatch.setattr(device, "write", spied(write, lambda *args: writes.append(args)))
     executable.submit([step(x=one(1.0))] * 4)
     assert len(writes) == 1
 

@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 import pytest
 
+from tests.helpers import spied
 from tests.runtime.programs import accumulator, chain, step, wide
 from tgdsl.errors import DeviceError
 from tgdsl.runtime import readback
@@ -39,7 +40,7 @@ def maps(wgpu_engine: WgpuEngine, monkeypatch: Any) -> list[int]:
 
 def test_thousands_of_steps_without_reading_lose_nothing(wgpu_engine: WgpuEngine) -> None:
     executable = wgpu_engine.load(accumulator(), wgpu_engine.allocate({"params": 1}), slots=8)
-    tickets = []
+    tickets: list[Any] = []
     for i in range(0, 3000, 8):
         tickets += executable.submit([step(x=one(1.0)) for _ in range(8)])
         if i % 160 == 0:
@@ -113,7 +114,7 @@ def test_loop_that_reads_each_step_submits_once_per_step(wgpu_engine: WgpuEngine
     submitted = []
     calls = wgpu_engine.device.calls
     run = calls.run
-    monkeypatch.setattr(calls, "run", lambda recorded: (submitted.append(1), run(recorded)))
+    monkeypatch.setattr(calls, "run", spied(run, lambda _: submitted.append(1)))
     for i in range(10):
         (ticket,) = executable.submit([step(x=one(1.0))])
         assert float(ticket.read()["seen"]) == i

@@ -33,7 +33,7 @@ def test_a_file_is_replaced_only_when_it_is_complete(tmp_path: Path, monkeypatch
 def test_plain_files_of_arrays_are_parameters(tmp_path: Path) -> None:
     train = trained("numpy")
     params = {n: a + 1 for n, a in train.download_params().items()}
-    np.savez(tmp_path / "plain.npz", **params)  # type: ignore[arg-type]
+    np.savez(tmp_path / "plain.npz", **params)
     train.load_params(tmp_path / "plain.npz", optimizer=False)
     assert equal(train.download_params(), params)
     with pytest.raises(ParameterError, match="the file holds no optimizer state\n  hint: load_params"):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tgdsl.ops as ops
+from tests.helpers import spied
 from tests.session.models import MLP, Batch, Line, Point, batch, mlp_loss
 from tgdsl import (
     F32,
@@ -99,7 +100,7 @@ def test_training_equals_steps_over_minibatches_to_the_bit(
 ) -> None:
     for model, loss, values in ((MLP(), mlp_loss, data(101)), (Reader(), read_loss, pages(33))):
         made = [compile_module(model, loss, optimizer=Adam(0.01), seed=1, backend=engine_name) for _ in range(2)]
-        result = made[0].fit(values, epochs=epochs, batch=8, **options)  # type: ignore[arg-type]
+        result = made[0].fit(values, epochs=epochs, batch=8, **options)
         assert np.array_equal(result.losses, by_steps(made[1], values, 8, epochs, **options))
         assert equal(made[0].download_params(), made[1].download_params())
         assert made[0].steps_done == made[1].steps_done == len(result.losses)
@@ -139,7 +140,7 @@ def test_short_epochs_share_submissions(engine_name: Backend, monkeypatch: pytes
     train = trained(engine_name)
     sizes: list[int] = []
     launch = train._launch
-    monkeypatch.setattr(train, "_launch", lambda *args: (sizes.append(len(args[1])), launch(*args))[1])
+    monkeypatch.setattr(train, "_launch", spied(launch, lambda *args: sizes.append(len(args[1]))))
     train.fit(data(10), epochs=10, batch=3)
     assert sizes == [16, 14]
 
@@ -185,7 +186,12 @@ def kept(engine_name: Backend, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
     made: list[Any] = []
     engine = type(trained(engine_name)._weights.engine)
     keep = engine.keep
-    monkeypatch.setattr(engine, "keep", lambda *args: (made.append(keep(*args)), made[-1])[1])
+
+    def kept(*args: Any) -> Any:
+        made.append(keep(*args))
+        return made[-1]
+
+    monkeypatch.setattr(engine, "keep", kept)
     yield made
     for dataset in made:
         with pytest.raises(HandleError, match="the data set was freed"):
@@ -380,7 +386,7 @@ def test_a_step_uploads_no_more_than_its_row_numbers(engine: Any, monkeypatch: p
     train.fit(data(), epochs=4)
     written: list[int] = []
     write = engine.device.write
-    monkeypatch.setattr(engine.device, "write", lambda b, at, x: (written.append(x.nbytes), write(b, at, x)))
+    monkeypatch.setattr(engine.device, "write", spied(write, lambda b, at, x: written.append(x.nbytes)))
     train.fit(data(), epochs=80)
     scalars = 4 * len(train._programs.current("").variant("step", train._weights).program.scalars)
     whole = 100 * 4 * 4

@@ -113,8 +113,8 @@ class Machine(RuleBasedStateMachine):
         assert list(got) == ["w", "b"]
         for name, value in self.oracle.params.items():
             np.testing.assert_allclose(got[name], value, **close)
-        for name, value in self.train.download_param_grads().items():
-            np.testing.assert_allclose(value, self.oracle.grads[name], **close)
+        for name, grad in self.train.download_param_grads().items():
+            np.testing.assert_allclose(grad, self.oracle.grads[name], **close)
 
     @rule(lr=st.sampled_from([0.0, 0.01, 0.1]))
     def set_lr(self, lr: float) -> None:
@@ -181,6 +181,6 @@ class Machine(RuleBasedStateMachine):
 def test_any_order_of_calls_follows_the_oracle(engine_name: Backend) -> None:
     examples = 30 if engine_name == "numpy" else 8
     run_state_machine_as_test(
-        lambda: Machine(engine_name),
+        lambda: Machine(engine_name),  # type: ignore[arg-type]
         settings=settings(max_examples=examples, stateful_step_count=20, deadline=None),
     )

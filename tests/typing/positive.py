@@ -48,7 +48,7 @@ from tgdsl import (
     trace,
     update,
 )
-from tgdsl.ops import argmax, capture, cast, concat, full, mean, stop_gradient, where
+from tgdsl.ops import argmax, capture, cast, checkpoint, concat, full, mean, stop_gradient, where
 
 x = np.zeros((4, 1), np.float32)
 
@@ -104,6 +104,7 @@ def tensors(t: Tensor, i: IntTensor) -> None:
     assert_type(mean(t, -1, keepdims=True), Tensor)
     assert_type(stop_gradient(t), Tensor)
     assert_type(stop_gradient(i), IntTensor)
+    assert_type(checkpoint(mean)(t), Tensor)
     assert_type(cast(t, "i32"), IntTensor)
     assert_type(full(shape=(2,), value=0.5), Tensor)
     assert_type(full(shape=[2], value=3, dtype="i32"), IntTensor)
@@ -139,7 +140,7 @@ def handles() -> None:
     assert_type(train.download_params(), dict[str, NDArray[np.float32]])
     infer = train.compile_forward(predict)
     assert_type(infer.run(x=x).output, NDArray[np.float32])
-    solo = compile_forward(Transformer(12, 8), next_token, dims={"T": 8})
+    solo = compile_forward(Transformer(12, 8), next_token, dims={"T": 8}, tune=True)
     assert_type(solo.run(tokens=np.zeros((1, 8), np.int32)).output, NDArray[np.int32])
 
 
@@ -149,7 +150,7 @@ def generic(train: Trained[MLP, Batch, ...], infer: Inference[MLP, Point, ..., n
 
 
 async def awaited() -> None:
-    train = compile_module(MLP(), loss, optimizer=None)
+    train = compile_module(MLP(), loss, optimizer=None, tune=True)
     assert_type(await train.step(x=x, y=x), StepResult)
 
 

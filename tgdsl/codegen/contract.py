@@ -67,11 +67,19 @@ class ContractionKernel:
     def body(self) -> None:
         """Emit everything between the braces of `main`."""
         self._head()
-        for i in range(self.t.tm):
-            for j in range(self.t.tn):
-                self.emit.line(f"var acc_{i}_{j} = 0.0f;")
+        self.declare_sums()
         self.sum_products()
         self.finish()
+
+    def declare_sums(self) -> None:
+        """Emit the variables that products are added to."""
+        for i in range(self.t.tm):
+            for j in range(self.t.tn):
+                self.emit.line(f"var {self.sum_of(i, j)} = 0.0f;")
+
+    def sum_of(self, i: int, j: int) -> str:
+        """The sum of a row and column of the thread."""
+        return f"acc_{i}_{j}"
 
     def sum_products(self) -> None:
         """Emit the loop over the contracted axis."""
@@ -86,8 +94,8 @@ class ContractionKernel:
             e.line(f"let {group} = min(group, {self.t.workgroups(s) - 1});")
         e.line("let lane_id = i32(lid);")
         across, down = -(-s.n // t.columns), -(-s.m // t.rows)
-        e.line(f"let n_tile = {group} % {across} * {t.columns};")
-        e.line(f"let m_tile = {group} / {across} % {down} * {t.rows};")
+        e.line(f"let n_tile = {_digit(group, 1, across, t.columns)};")
+        e.line(f"let m_tile = {_digit(group, across, down, t.rows)};")
         if s.b > 1:
             e.line(f"let b = {group} / {across * down};")
             e.variable("b", 0)
@@ -99,18 +107,18 @@ class ContractionKernel:
     def _coordinates(self, axis: str, lane: str, count: int, lanes: int, size: int) -> list[Coordinate]:
         """The rows or columns of a thread: runs of four where it takes so many, one run per `lanes` runs."""
         width = min(WIDTH, count)
+        if axis == "n" and not self.t.bk and (width < WIDTH or size % WIDTH):
+            # Neighbouring threads take neighbouring columns: there are no vectors to load.
+            texts = [f"n_tile + {lane}{plus(i * lanes)}" for i in range(count)]
+            return [self._coordinate(f"n{i}", text, size, count * lanes) for i, text in enumerate(texts)]
         out: list[Coordinate] = []
         for run in range(count // width):
             at = lane if run == 0 else f"({lane} + {run * lanes})"
             if width == WIDTH and size % WIDTH == 0:
                 c = self._coordinate(f"{axis}4_{run}", f"({axis}_tile >> 2u) + {at}", size // 4, count * lanes // 4)
                 out += [Coordinate(c.index * WIDTH + i, c.real) for i in range(WIDTH)]
-            elif axis == "n" and not self.t.bk:
-                # Neighbouring threads take neighbouring columns: there are no vectors to load.
-                texts = [f"n_tile + {at} + {i * lanes}" for i in range(width)]
-                out += [self._coordinate(f"n{i}", text, size, count * lanes) for i, text in enumerate(texts)]
             else:
-                texts = [f"{axis}_tile + {at} * {width} + {i}" for i in range(width)]
+                texts = [f"{axis}_tile + {at}{f' * {width}' if width > 1 else ''}{plus(i)}" for i in range(width)]
                 first = run * width
                 out += [self._coordinate(f"{axis}{first + i}", x, size, count * lanes) for i, x in enumerate(texts)]
         return out
@@ -148,10 +156,10 @@ class ContractionKernel:
             for first in range(0, self.t.tn, width):
                 run = range(first, first + width)
                 if len({columns[j].real for j in run}) == 1:
-                    self.store_cells(row, [(columns[j], f"acc_{i}_{j}") for j in run])
+                    self.store_cells(row, [(columns[j], self.sum_of(i, j)) for j in run])
                 else:
                     for j in run:
-                        self.store_cells(row, [(columns[j], f"acc_{i}_{j}")])
+                        self.store_cells(row, [(columns[j], self.sum_of(i, j))])
 
     def _named(self, name: str, c: Coordinate) -> Coordinate:
         """The coordinate as a variable: members find each other by the index that the schedule gave them."""
@@ -178,3 +186,15 @@ class ContractionKernel:
     def _own(self, row: Coordinate, column: Coordinate) -> dict[int, Ix]:
         values = {"m": row.index, "n": column.index}
         return {i: tuple(c.substitute(values) for c in ix) for i, ix in self.group.own.items()}
+
+
+def plus(n: int) -> str:
+    """A constant summand, unless it is zero."""
+    return f" + {n}" if n else ""
+
+
+def _digit(number: str, below: int, count: int, step: int) -> str:
+    """`number / below % count * step`, without what does nothing."""
+    if count == 1:
+        return "0"
+    return f"{number}{f' / {below}' if below > 1 else ''} % {count} * {step}"

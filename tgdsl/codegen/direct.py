@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tgdsl.ir.index import Index, Var, index, of_atom, var
 
-from .contract import ContractionKernel, Coordinate
+from .contract import ContractionKernel, Coordinate, plus
 from .tiling import WIDTH
 
 
@@ -48,7 +48,7 @@ class DirectKernel(ContractionKernel):
         e.line(f"let mine = slice * {cells} + ty * {t.tm * t.columns};")
         for i in range(t.tm):
             for j in range(t.tn):
-                e.line(f"shared_f32[mine + {i * t.columns} + {self._column(j)}] = acc_{i}_{j};")
+                e.line(f"shared_f32[mine{plus(i * t.columns)} + {self._column(j)}] = acc_{i}_{j};")
         e.line("workgroupBarrier();")
         for first in range(0, cells, t.threads):
             self._finish_cell(first, cells)
@@ -57,8 +57,8 @@ class DirectKernel(ContractionKernel):
         """Where a thread's column lies in the workgroup's block, as `_coordinates` deals them out."""
         t = self.t
         if t.tn == WIDTH and self.s.n % WIDTH == 0:
-            return f"tx * {WIDTH} + {j}"
-        return f"tx + {j * t.tx}"
+            return f"tx * {WIDTH}{plus(j)}"
+        return f"tx{plus(j * t.tx)}"
 
     def _finish_cell(self, first: int, cells: int) -> None:
         e, t, s = self.emit, self.t, self.s
@@ -66,7 +66,7 @@ class DirectKernel(ContractionKernel):
         spare = cells % t.threads != 0
         cell = f"lane_id + {first}" if first else "lane_id"
         e.line(f"let cell = {f'min({cell}, {cells - 1})' if spare else cell};")
-        e.line(f"let cell_sum = {' + '.join(f'shared_f32[cell + {i * cells}]' for i in range(t.slices))};")
+        e.line(f"let cell_sum = {' + '.join(f'shared_f32[cell{plus(i * cells)}]' for i in range(t.slices))};")
         row = self._of_cell("m", f"m_tile + cell / {t.columns}", s.m, t.rows)
         column = self._of_cell("n", f"n_tile + cell % {t.columns}", s.n, t.columns)
         self.store_cells(row, [(column, "cell_sum")], f"lane_id < {cells - first}" if spare else "")
@@ -75,8 +75,11 @@ class DirectKernel(ContractionKernel):
     def _of_cell(self, name: str, text: str, size: int, per: int) -> Coordinate:
         e = self.emit
         exact = size % per == 0
-        e.line(f"let {name}_any = {text};")
-        e.line(f"let {name} = {f'{name}_any' if exact else f'min({name}_any, {size - 1})'};")
+        if exact:
+            e.line(f"let {name} = {text};")
+        else:
+            e.line(f"let {name}_any = {text};")
+            e.line(f"let {name} = min({name}_any, {size - 1});")
         e.variable(name)
         bound = of_atom(Var(name, 0, size - 1)) if size > 1 else index(0)
         return Coordinate(bound, None if exact else f"{name}_any < {size}")

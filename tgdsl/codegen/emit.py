@@ -24,7 +24,7 @@ from tgdsl.schedule.access import Ix, broadcast_index, view_source
 from .halves import TO_HALF
 from .quads import quad_of
 from .tiling import WIDTH
-from .wgsl import INFINITY, identifier, literal, show_index
+from .wgsl import INFINITY, identifier, literal, show_index, vector
 
 FLAG = "flag"
 """The scalar into which a kernel writes the code of what went wrong; the host clears it each step."""
@@ -108,7 +108,7 @@ class Emitter:
         depth = len(self.scopes)
         self.depths = {name: d for name, d in self.depths.items() if d < depth}
         self._depth_of = {name: d for name, d in self._depth_of.items() if d < depth}
-        self.line(f"{head} {{")
+        self.line(f"{head} {{" if head else "{")
         self.scopes[-1].lines.extend("  " + text for text in block.lines)
         self.line("}")
 
@@ -166,8 +166,11 @@ class Emitter:
         quads = [quad_of(flatten(ix, node.shape)) for ix in places] if key in self.vectors else []
         if len(quads) == WIDTH and quads[0] is not None and quads == [(quads[0][0], i) for i in range(WIDTH)]:
             name = self.binding(key, node.dtype, write=True)
-            values = ", ".join(self._narrowed(key, text) for text in texts)
-            self.line(f"{name}[{show_index(quads[0][0])}] = {self.bound[key].dtype}({values});")
+            if key in self.halves:
+                texts = [self._narrowed(key, text) for text in texts]
+                self.line(f"{name}[{show_index(quads[0][0])}] = {self.bound[key].dtype}({', '.join(texts)});")
+            else:
+                self.line(f"{name}[{show_index(quads[0][0])}] = {vector(texts)};")
             return
         for ix, text in zip(places, texts, strict=True):
             self.store(key, node, ix, text)

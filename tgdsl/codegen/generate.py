@@ -23,9 +23,11 @@ from tgdsl.program import Binding, Dispatch, Kernel, Program, Slot
 from tgdsl.schedule import Schedule, bundle, partition
 from tgdsl.schedule.access import bases
 
+from .attention_tile import MOST_WIDE
 from .emit import FLAG
 from .halves import half_nodes
-from .kernels import Draft, Plan, draft
+from .kernels import Draft, Plan, ProblemKey, draft
+from .tiling import Tiling
 
 
 @attrs.frozen
@@ -36,11 +38,13 @@ class Target:
         max_bindings: Storage buffers per kernel.
         software: Whether a CPU plays the GPU: barriers are dear, cores are few.
         half: Store values between kernels of the loss graph as f16, see `halves`.
+        tilings: Tilings of contractions that were found by timing them.
     """
 
     max_bindings: int = 8
     software: bool = False
     half: bool = False
+    tilings: Mapping[ProblemKey, Tiling] = attrs.field(factory=dict)
 
     @property
     def lanes(self) -> int:
@@ -58,12 +62,19 @@ def generate(step: StepGraphs, target: Target | None = None) -> Program:
     Returns:
         A program whose inputs, scalars and outputs are named as in `step`.
     """
-    return _Generator(step, target or Target()).run()
+    return Generator(step, target or Target()).run()
 
 
-class _Generator:
+class Generator:
+    """Compiles one step, and keeps the plans by which it did.
+
+    Attributes:
+        plans: One per graph or piece of a graph that was scheduled by itself.
+    """
+
     def __init__(self, step: StepGraphs, target: Target) -> None:
         self.step, self.target = step, target
+        self.plans: list[Plan] = []
         self.memory = Memory()
         self.kernels: dict[str, int] = {}
         self.kernel_list: list[Kernel] = []
@@ -77,6 +88,7 @@ class _Generator:
         self.unproven_texts: list[str] = []
 
     def run(self) -> Program:
+        """Everything, in the order in which it runs."""
         self._loss_graph()
         self._late_copies()
         if self.step.update is not None:
@@ -136,8 +148,12 @@ class _Generator:
         self._emit(graph, roots, stores, self._leaf_keys(graph), {}, half=self.target.half)
 
     def _primitive(self, graph: Graph, roots: Sequence[Node]) -> tuple[Graph, list[Node]]:
-        lowered, roots = lower(graph, roots)
+        lowered, roots = lower(graph, roots, fused=self._fused)
         return split_folds(lowered, roots, lanes=self.target.lanes)
+
+    def _fused(self, node: Node) -> bool:
+        """Whether there is a kernel for this part of an attention: on a CPU its barriers are too dear."""
+        return not self.target.software and all(x.shape[-1] <= MOST_WIDE for x in node.inputs[:3])
 
     def _destination(self, kind: str, name: str, key: str, node: Node) -> None:
         if kind == "result":
@@ -235,7 +251,11 @@ class _Generator:
         names = {k: _short(graph, i, k) for i, k in keys.items()} | {
             k: _short(graph, i, k) for i, ks in stores.items() for k in ks
         }
-        plan = Plan(graph, schedule, keys, names, stores, self.scalars, self.unproven, self.target.software, halves)
+        software, tilings = self.target.software, self.target.tilings
+        plan = Plan(
+            graph, schedule, keys, names, stores, self.scalars, self.unproven, software, tilings=tilings, halves=halves
+        )
+        self.plans.append(plan)
         bundles = bundle(schedule.groups, schedule.used, limit, lambda g: plan.tile(g).threads)
         drafts = [draft(plan, b) for b in bundles]
         for node in self.unproven[len(self.unproven_texts) :]:

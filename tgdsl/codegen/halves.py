@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-from tgdsl.ir import Contraction, Gather, Graph, Node, Pointwise, Reduction, View
+from tgdsl.ir import Attention, Contraction, Gather, Graph, Node, Pointwise, Reduction, View
 from tgdsl.program import ALIGN
 from tgdsl.schedule import Schedule
 from tgdsl.schedule.access import bases
@@ -40,7 +40,9 @@ def _statistics(nodes: Iterable[Node]) -> set[int]:
     width: dict[int, int] = {}
     found: set[int] = set()
     for node in nodes:
-        if isinstance(node.op.lower, Reduction):
+        if isinstance(node.op.lower, Reduction) or (
+            isinstance(node.op.lower, Attention) and node.op.lower.role == "lse"
+        ):
             width[node.id] = node.type.size
         elif isinstance(node.op.lower, (Pointwise, View, Gather)):
             width[node.id] = max((width.get(x.id, 0) for x in node.inputs), default=0)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence, Set
+from typing import TypeAlias
 
 import attrs
 
 from tgdsl.ir import Graph, Node
 from tgdsl.schedule import Bundle, Group, Schedule
 
+from .attention import AttentionKernel
+from .attention_forward import ForwardKernel
+from .attention_gradient import KeyValueGradient, QueryGradient
+from .attention_tile import AttentionTile, choose_attention_tile, span_of, vectors_of_attention
 from .contract import ContractionKernel
 from .direct import DirectKernel
 from .emit import Bound, Emitter
@@ -18,6 +24,19 @@ from .quads import steps_evenly, vectors_of
 from .tiled import TiledKernel
 from .tiling import WIDTH, Sizes, Tiling, choose_tiling, sizes_of
 from .wgsl import identifier
+
+ProblemKey: TypeAlias = str
+"""Names a contraction problem: its sizes for people, and a digest of its kernel's text."""
+
+AnyTile: TypeAlias = Tile | Tiling | AttentionTile
+
+
+_ATTENTION: dict[str, type[AttentionKernel]] = {
+    "out": ForwardKernel,
+    "lse": ForwardKernel,
+    "dq": QueryGradient,
+    "dkv": KeyValueGradient,
+}
 
 
 @attrs.frozen
@@ -53,6 +72,7 @@ class Plan:
         unproven: Gets the gathers whose indices may leave their table.
         software: Whether barriers are dear.
         halves: Storage keys that hold f16.
+        tilings: Tilings that were found by timing; the heuristic decides about other problems.
     """
 
     graph: Graph
@@ -64,19 +84,25 @@ class Plan:
     unproven: list[Node]
     software: bool
     halves: Set[str] = frozenset()
-    _tiles: dict[tuple[int, int | None], Tile | Tiling] = attrs.field(factory=dict, init=False)
+    tilings: Mapping[ProblemKey, Tiling] = attrs.field(factory=dict)
+    _tiles: dict[tuple[int, int | None], AnyTile] = attrs.field(factory=dict, init=False)
     _sizes: dict[int, Sizes] = attrs.field(factory=dict, init=False)
+    _problems: dict[int, ProblemKey] = attrs.field(factory=dict, init=False)
 
-    def tile(self, group: Group, threads: int | None = None) -> Tile | Tiling:
+    def tile(self, group: Group, threads: int | None = None) -> AnyTile:
         """How a group covers its work, with workgroups of that size if one is given."""
         found = self._tiles.get((group.id, threads))
         if found is None:
             found = self._tiles[group.id, threads] = self._choose(group, threads)
         return found
 
-    def _choose(self, group: Group, threads: int | None) -> Tile | Tiling:
+    def _choose(self, group: Group, threads: int | None) -> AnyTile:
+        if group.kind == "attention":
+            return choose_attention_tile(span_of(group), threads)
         if group.kind == "contraction":
-            return choose_tiling(self.sizes(group), software=self.software, threads=threads)
+            usual = choose_tiling(self.sizes(group), software=self.software, threads=threads)
+            tuned = self.tilings.get(self.problem(group), usual) if self.tilings else usual
+            return tuned if tuned.threads == usual.threads else usual
         return evened(group, choose_tile(group, software=self.software, threads=threads), self.schedule.computed)
 
     def sizes(self, group: Group) -> Sizes:
@@ -84,6 +110,21 @@ class Plan:
         if group.id not in self._sizes:
             self._sizes[group.id] = sizes_of(group.anchor, self.schedule.computed)
         return self._sizes[group.id]
+
+    def problem(self, group: Group) -> ProblemKey:
+        """What contraction groups have in common that are fastest with the same tiling: sizes and kernel text."""
+        if group.id not in self._problems:
+            s = self.sizes(group)
+            digest = hashlib.sha256(self.alone(group).text.encode()).hexdigest()[:16]
+            self._problems[group.id] = f"{s.b}x{s.m}x{s.n}x{s.k}:{digest}"
+        return self._problems[group.id]
+
+    def alone(self, group: Group, tiling: Tiling | None = None) -> Draft:
+        """The kernel of a contraction group by itself, in a given or the heuristic's tiling, and without names."""
+        plain = attrs.evolve(self, names=dict.fromkeys(self.names, "x"), unproven=[], tilings={})
+        if tiling is not None:
+            plain._tiles[group.id, None] = tiling
+        return draft(plain, Bundle((group,)))
 
 
 @attrs.frozen
@@ -105,8 +146,8 @@ def draft(plan: Plan, bundle: Bundle) -> Draft:
     vectors = {key for g, t in zip(groups, tiles, strict=True) for key in _vector_keys(plan, g, t)}
     emitter = Emitter(plan.keys, plan.names, set(), plan.scalars, below, plan.unproven, vectors, plan.halves)
     bodies = [
-        _body(plan, g, tile, emitter.beside({n.id for n in g.members}), past=total > MAX_GROUPS and g is groups[-1])
-        for g, tile in zip(groups, tiles, strict=True)
+        _body(plan, g, tile, emitter.beside({n.id for n in g.members}), past=total > MAX_GROUPS and i == len(groups))
+        for i, (g, tile) in enumerate(zip(groups, tiles, strict=True), 1)
     ]
     bound = tuple(emitter.bound.values())
     lines = _branches(bodies, counts, groups, grid(total)[0] if total > MAX_GROUPS else 0)
@@ -117,34 +158,40 @@ def draft(plan: Plan, bundle: Bundle) -> Draft:
 
 def _common_threads(plan: Plan, groups: Sequence[Group]) -> int:
     """A size of workgroups for all: what the contractions want, because folds adapt easily."""
-    kinds = [g for g in groups if g.kind == "contraction"] or groups
+    kinds = [g for g in groups if g.kind != "fold"] or groups
     most = max(plan.tile(g).threads for g in kinds)
     return next(n for n in (64, 128, 256) if n >= most or n == 256)
 
 
-def _vector_keys(plan: Plan, group: Group, tile: Tile | Tiling) -> set[str]:
+def _vector_keys(plan: Plan, group: Group, tile: AnyTile) -> set[str]:
     """Storage keys that the kernel accesses by vectors of four."""
     computed, stores = plan.schedule.computed, plan.stores
     if isinstance(tile, Tiling):
         found = vectors_of(group, plan.sizes(group), tile, computed, stores)
+    elif isinstance(tile, AttentionTile):
+        found = vectors_of_attention(group, computed)
     else:
         found = vectors_of_fold(group, tile, computed, stores)
     return {key for i in found for key in plan.stores.get(i, [plan.keys.get(i, "")])}
 
 
-def _workgroups(plan: Plan, group: Group, tile: Tile | Tiling) -> int:
+def _workgroups(plan: Plan, group: Group, tile: AnyTile) -> int:
     if isinstance(tile, Tiling):
         return tile.workgroups(plan.sizes(group))
+    if isinstance(tile, AttentionTile):
+        return tile.workgroups(span_of(group))
     return -(-group.rows // tile.covered)
 
 
-def _body(plan: Plan, group: Group, tile: Tile | Tiling, emitter: Emitter, *, past: bool) -> _Body:
-    kernel: ContractionKernel | FoldKernel
+def _body(plan: Plan, group: Group, tile: AnyTile, emitter: Emitter, *, past: bool) -> _Body:
+    kernel: ContractionKernel | FoldKernel | AttentionKernel
     if isinstance(tile, Tiling):
         kind = TiledKernel if tile.bk else DirectKernel
         sizes = plan.sizes(group)
         even = tile.tn % WIDTH == 0 and steps_evenly(group, "n", sizes.n, lambda n: n.id in plan.schedule.computed)
         kernel = kind(group, sizes, tile, emitter, plan.stores, even=even, past=past)
+    elif isinstance(tile, AttentionTile):
+        kernel = _ATTENTION[span_of(group).role](group, tile, emitter, plan.stores, past=past)
     else:
         kernel = FoldKernel(group, tile, emitter, plan.stores, plan.schedule.computed, past=past)
     kernel.body()
@@ -199,7 +246,7 @@ def _name(graph: Graph, groups: Sequence[Group]) -> str:
     """After the largest op of the first body, and how many others stand beside it."""
     group = groups[0]
     main = max(group.members, key=lambda n: n.inputs[0].type.size if n.inputs else 0)
-    if group.kind == "contraction":
+    if group.kind != "fold":
         main = group.anchor
     sites = graph.sites(main)
     more = f"_and_{len(groups) - 1}_more" if len(groups) > 1 else ""

@@ -23,6 +23,15 @@ THREADS = 128
 BUSY = 32768
 """Threads from which a device counts as busy."""
 
+MOST_SHARED = 16384
+"""Bytes of workgroup memory that every adapter has."""
+
+MOST_CANDIDATES = 6
+"""Tilings that are worth timing for one problem."""
+
+PROCESSORS = 128
+"""Workgroups that a large device runs side by side, each with a processor of its own."""
+
 WIDTH = 4
 """Consecutive elements that a thread takes at a time, so that loads and stores can be vectors."""
 
@@ -82,6 +91,13 @@ class Tiling:
     def columns(self) -> int:
         """Columns of the result per workgroup."""
         return self.tn * self.tx
+
+    @property
+    def shared(self) -> int:
+        """Bytes of workgroup memory."""
+        if self.bk:
+            return 4 * (self.rows + self.columns) * self.bk
+        return 4 * self.threads * self.tm * self.tn if self.slices > 1 else 0
 
     def workgroups(self, s: Sizes) -> int:
         """How many workgroups cover the result."""
@@ -149,14 +165,37 @@ def choose_tiling(s: Sizes, *, software: bool, threads: int | None = None) -> Ti
 
 
 def _for_software(s: Sizes, threads: int) -> Tiling:
+    """Without workgroup memory; operands that are dear to find are used more often."""
+    if s.dear and s.m >= 8 and s.n >= 8:
+        ty = min(8, power(-(-s.m // 8)))
+        return Tiling(8, 8, threads // ty, ty)
     tx = 8 if s.n > WIDTH else 1
     return Tiling(min(4, s.m), min(WIDTH, s.n), tx, threads // tx)
 
 
 def _large(s: Sizes, threads: int | None) -> Tiling:
-    if threads in (None, THREADS):
-        return Tiling(8, 4, 16, 8, bk=16)
-    return Tiling(4, 4, 16, threads // 16 if threads else 16, bk=16)
+    """Of the tilings with so many threads, the one that a device should get most out of.
+
+    How fast each is when it fills the device was measured on an H200, in TFLOP/s. While the contracted
+    axis is short, a workgroup of 128 threads does as well as a larger one, and suits more bundles.
+    """
+    if (s.dear or s.k < 256) and threads in (None, THREADS):
+        return Tiling(8, 4, 16, 8, bk=16)  # loads weigh more than products: rather many workgroups
+    short = s.k <= 512
+    rates = {
+        Tiling(8, 8, 8, 16, bk=16): 41 if short else 32,
+        Tiling(8, 8, 16, 16, bk=16): 41 if short else 45,
+        Tiling(8, 4, 16, 8, bk=16): 38,
+        Tiling(4, 4, 16, (threads or THREADS) // 16, bk=16): 28,
+    }
+    fitting = [t for t in rates if threads in (None, t.threads)]
+    return max(fitting, key=lambda t: rates[t] * _share_of_use(s, t))
+
+
+def _share_of_use(s: Sizes, t: Tiling) -> float:
+    """How much of a device's work is for the result: not past its edges, nor waiting for the last workgroups."""
+    rounds = -(-t.workgroups(s) // PROCESSORS)
+    return s.b * s.m * s.n / (rounds * PROCESSORS * t.rows * t.columns)
 
 
 def _staged(s: Sizes, threads: int) -> Tiling:
@@ -178,6 +217,54 @@ def _direct(s: Sizes, threads: int) -> Tiling:
     tx = min(4 if s.turned else 8, power(-(-s.n // WIDTH)))
     ty = max(1, min(threads // (slices * tx), power(-(-s.m // tm))))
     return Tiling(tm, min(WIDTH, s.n), tx, ty, threads // (tx * ty))
+
+
+def candidates(s: Sizes, *, software: bool) -> list[Tiling]:
+    """Tilings that are worth timing: the heuristic's choice, then others of as many invocations per workgroup."""
+    usual = choose_tiling(s, software=software)
+    direct, tiled = _other_direct(s, usual), _other_tiled(s, usual.threads)
+    likely = usual.bk or s.dear or s.turned
+    others = tiled[:4] + direct[:2] + tiled[4:] if likely else direct[:3] + tiled[:2] + direct[3:]
+    fitting = [t for t in others if t.threads == usual.threads and t.shared <= MOST_SHARED]
+    return list(dict.fromkeys([usual, *fitting]))[:MOST_CANDIDATES]
+
+
+def _other_tiled(s: Sizes, threads: int) -> list[Tiling]:
+    """Register blocks from large to small where they suit the result; none where tiles would be mostly empty."""
+    if min(s.m, s.n) < 8 or s.k < 8:
+        return []
+    blocks = [Tiling(8, 4, 16, threads // 16, bk=16), Tiling(4, 4, 16, threads // 16, bk=16)]
+    blocks.append(Tiling(2, 4, 16, threads // 16, bk=16))
+    blocks[1:1] = [Tiling(8, 8, 8, threads // 8, bk=16), Tiling(8, 8, 16, threads // 16, bk=16)]
+    blocks.append(Tiling(4, 4, 8, threads // 8, bk=16))
+    blocks.append(Tiling(8, 4, 8, threads // 8, bk=16))
+    area = s.m * s.n
+    return [
+        t for t in blocks if t.rows <= 2 * power(s.m) and t.columns <= 2 * power(s.n) and t.rows * t.columns <= 4 * area
+    ]
+
+
+def _other_direct(s: Sizes, usual: Tiling) -> list[Tiling]:
+    """More and fewer slices, rows per thread and threads along columns than the heuristic's choice."""
+    threads = usual.threads
+    base = usual if not usual.bk else _direct(s, threads)
+    shapes = [
+        (base.tm, base.tx, base.slices),
+        (base.tm, base.tx, base.slices * 2),
+        (base.tm, base.tx, base.slices // 2),
+        (base.tm * 2, base.tx, base.slices),
+        (base.tm // 2, base.tx, base.slices),
+        (base.tm, base.tx * 2, base.slices),
+        (base.tm, base.tx // 2, base.slices),
+        (base.tm * 2, base.tx, base.slices * 2),
+    ]
+    most = max(1, power(s.k) // 4)
+    fitting = [
+        Tiling(tm, base.tn, tx, threads // (tx * slices), slices)
+        for tm, tx, slices in shapes
+        if 1 <= tm <= min(4, s.m) and tx >= 1 and 1 <= slices <= most and tx * slices <= threads
+    ]
+    return list(dict.fromkeys(fitting))
 
 
 def power(n: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,7 +19,7 @@ RESERVED = frozenset(
     "struct switch tan tanh texture true trunc u32 uniform var vec2 vec3 vec4 while workgroup input output "
     # names that every kernel uses itself
     "p r b m n k to_half wg lid lane lane_id acc group live slice mine cell cell_sum tiles tx ty "
-    "k4 k_tile kk m_tile n_tile workgroup shared_f32 shared_i32 "
+    "k4 k_tile kk m_tile n_tile row_tile col_tile col_end d_tile dd workgroup shared_f32 shared_i32 "
     # words that the WGSL specification reserves (section 15.2)
     "NULL Self abstract active alignas alignof as asm asm_fragment async attribute auto await become cast catch "
     "class co_await co_return co_yield coherent column_major common compile compile_fragment concept const_cast "
@@ -64,6 +65,14 @@ def literal(value: float, dtype: DType) -> str:
         return "inf()" if single > 0 else "(-inf())"
     text = repr(abs(single)) + "f"
     return f"(-{text})" if math.copysign(1.0, single) < 0 else text
+
+
+def vector(texts: Sequence[str]) -> str:
+    """Four values as a vector; as it is where they are the components of one."""
+    whole = texts[0].removesuffix(".x")
+    if whole.isidentifier() and list(texts) == [f"{whole}.{c}" for c in "xyzw"]:
+        return whole
+    return f"vec4<f32>({', '.join(texts)})"
 
 
 def show_index(i: Index) -> str:

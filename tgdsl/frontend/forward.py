@@ -9,13 +9,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints
+from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
 import attrs
 import numpy as np
 
 from tgdsl.errors import DeclarationError
-from tgdsl.ir import AnyTensor
+from tgdsl.ir import AnyTensor, IntTensor, Tensor
 
 from .inputs import is_inputs
 
@@ -51,7 +51,13 @@ class Forward(Generic[M_contra, B, P, S]):
         self.__qualname__, self.__module__ = fn.__qualname__, fn.__module__
         self.__doc__ = fn.__doc__
 
-    def __call__(self, model: M_contra, inputs: B, /) -> AnyTensor[S]:
+    @overload
+    def __call__(self: Forward[M_contra, B, P, np.float32], model: M_contra, inputs: B, /) -> Tensor: ...
+    @overload
+    def __call__(self: Forward[M_contra, B, P, np.int32], model: M_contra, inputs: B, /) -> IntTensor: ...
+    @overload
+    def __call__(self, model: M_contra, inputs: B, /) -> AnyTensor[S]: ...
+    def __call__(self, model: M_contra, inputs: B, /) -> Any:
         """Call the function itself; inside of a trace only."""
         return self.fn(model, inputs)
 

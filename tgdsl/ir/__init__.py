@@ -7,6 +7,7 @@ from .graph import current_graph as current_graph
 from .graph import is_tracing as is_tracing
 from .graph import operand_error as operand_error
 from .graph import tracing as tracing
+from .lowering import Attention as Attention
 from .lowering import Contraction as Contraction
 from .lowering import Decompose as Decompose
 from .lowering import Gather as Gather

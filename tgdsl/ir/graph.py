@@ -86,6 +86,9 @@ class Graph:
     _sites: dict[int, list[Site]] = attrs.field(factory=dict, repr=False)
     _scope: list[str] = attrs.field(factory=list, repr=False)
     _occurrences: dict[str, int] = attrs.field(factory=dict, repr=False)
+    _regions: dict[int, tuple[int, ...]] = attrs.field(factory=dict, repr=False)
+    _open: tuple[int, ...] = attrs.field(default=(), repr=False)
+    _region_count: int = attrs.field(default=0, repr=False)
     captures_open: bool = True
     current_site: Site | None = None
 
@@ -97,6 +100,8 @@ class Graph:
             node = Node(len(self.nodes), op, inputs, attributes, type_)
             self.nodes.append(node)
             self._table[key] = node
+            if self._open:
+                self._regions[node.id] = self._open
         return node
 
     def tensor(self, node: Node) -> Any:
@@ -129,6 +134,26 @@ class Graph:
             yield
         finally:
             self._scope.pop()
+
+    @contextmanager
+    def region(self) -> Generator[None]:
+        """Enter a part of the trace whose values are computed again for the gradient."""
+        self._region_count += 1
+        with self.within((*self._open, self._region_count)):
+            yield
+
+    @contextmanager
+    def within(self, regions: tuple[int, ...]) -> Generator[None]:
+        """Make new nodes part of these regions, outermost first."""
+        before, self._open = self._open, regions
+        try:
+            yield
+        finally:
+            self._open = before
+
+    def regions_of(self, node: Node) -> tuple[int, ...]:
+        """The regions that a node is part of, outermost first."""
+        return self._regions.get(node.id, ())
 
     def salt(self) -> int:
         """A 32-bit number for the next stochastic op: FNV-1a of the module path and occurrence."""

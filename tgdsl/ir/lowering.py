@@ -81,8 +81,26 @@ class Decompose:
 
     Attributes:
         fn: Takes the op's operands and attributes, calls other ops, returns the result.
+        fused: The same from ops of lowering `Attention`, for targets that have kernels of these.
     """
 
+    fn: Callable[..., Any]
+    fused: Callable[..., Any] | None = None
+
+
+Role: TypeAlias = Literal["out", "lse", "dq", "dkv"]
+
+
+@attrs.frozen
+class Attention:
+    """A part of attention that a kernel computes tile by tile, without storing scores.
+
+    Attributes:
+        role: Which; `out` and `lse` of the same queries and keys are one kernel.
+        fn: The same from other ops, for targets without such kernels.
+    """
+
+    role: Role
     fn: Callable[..., Any]
 
 
@@ -93,6 +111,6 @@ class Leaf:
     kind: Literal["param", "input", "state", "scalar"]
 
 
-Lowering: TypeAlias = Pointwise | Reduction | View | Gather | Contraction | Decompose | Leaf
+Lowering: TypeAlias = Pointwise | Reduction | View | Gather | Contraction | Attention | Decompose | Leaf
 
 ViewMap: TypeAlias = Callable[[tuple[Index, ...], Shape], Source]

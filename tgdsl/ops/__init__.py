@@ -81,6 +81,7 @@ from .power import square as square
 from .random import dropout as dropout
 from .random import rand as rand
 from .random import randn as randn
+from .recomputing import checkpoint as checkpoint
 from .reduce import max as max
 from .reduce import mean as mean
 from .reduce import mean_last as mean_last

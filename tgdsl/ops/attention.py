@@ -1,4 +1,4 @@
-"""Attention from plain ops, and the two reshapes around it."""
+"""Attention, and the two reshapes around it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from tgdsl.errors import DTypeError, ShapeError
 from tgdsl.ir import Tensor, operand_error
 
 from .arguments import flag, integer, number, tensors
-from .indexing import where_causal
-from .linalg import matmul
-from .movement import matrix_transpose, reshape, swap_axes
+from .attention_parts import attention_op
+from .movement import reshape, swap_axes
 from .rules import floating
-from .softmax import softmax_or_zeros
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -88,6 +86,7 @@ def merge_heads(x: Tensor) -> Tensor:
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None) -> Tensor:
     """Scaled dot-product attention.
 
+    Scores are never stored: kernels go over them tile by tile, and gradients compute them again.
     A row whose scores are all `-inf` sees nothing: its result is 0, and no gradient flows to its scores.
 
     Args:
@@ -104,13 +103,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         f32.
 
     Gradient:
-        Of its parts.
+        Of `softmax(q @ k.mT * scale) @ v`.
 
     Raises:
         ShapeError: If the shapes do not fit.
 
     Source:
-        Vaswani et al. 2017, equation 1.
+        Vaswani et al. 2017, equation 1; Dao 2023 (FlashAttention-2) for the kernels.
 
     Example:
         >>> compute(lambda q, k, v: attention(q, k, v, causal=True), [[1.0]], [[1.0]], [[7.0]])
@@ -140,5 +139,4 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
     factor = 1.0 / math.sqrt(int(q.shape[-1]))
     if scale is not None:
         factor = number("attention", "scale", scale, q=q, k=k, v=v)
-    scores = matmul(q, matrix_transpose(k)) * factor
-    return matmul(softmax_or_zeros(where_causal(scores, -math.inf) if causal else scores, -1), v)
+    return attention_op(q, k, v, causal=causal, scale=float(factor))

@@ -85,7 +85,7 @@ def pad(x: A, widths: Sequence[tuple[int, int]], value: float = 0.0) -> A:
         array([0., 1., 2.])
     """
     tensors("pad", operand=x)
-    given = [tuple(pair) if isinstance(pair, Iterable) else () for pair in _listed(widths)]
+    given: list[Any] = [tuple(pair) if isinstance(pair, Iterable) else () for pair in _listed(widths)]
     fits = all(len(pair) == 2 and all(is_integer(n) and n >= 0 for n in pair) for pair in given)
     if len(given) != x.ndim or not fits:
         raise operand_error(ShapeError, f"pad: {shown(widths)} does not give two widths for each axis", operand=x)

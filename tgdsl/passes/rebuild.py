@@ -26,7 +26,8 @@ def rebuild(
         for node in old.reachable(roots):
             sites = old.sites(node)
             new.current_site = sites[0] if sites else None
-            known[node.id] = one(new, node, tuple(known[n.id] for n in node.inputs))
+            with new.within(old.regions_of(node)):
+                known[node.id] = one(new, node, tuple(known[n.id] for n in node.inputs))
             for site in sites:
                 new.note_site(known[node.id], site)
     new.current_site = None

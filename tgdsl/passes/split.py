@@ -26,6 +26,12 @@ TILE, THREADS_PER_TILE = 64, 256
 SLICE = 256
 """Terms that a slice of a contraction keeps at least."""
 
+LANES_OF_PROCESSOR = 1024
+"""Of a device's threads, those of one processor."""
+
+WORTH = 1.15
+"""How much busier a device must get for the results of more slices to be added up."""
+
 
 def split_folds(graph: Graph, roots: Sequence[Node], *, lanes: int) -> tuple[Graph, list[Node]]:
     """Split every fold that would leave most of a device of `lanes` threads idle."""
@@ -60,10 +66,22 @@ def _pieces_of_contraction(node: Node, lanes: int) -> int:
     k = int(node.inputs[0].shape[-1])
     *batch, m, n = (int(d) for d in node.shape)
     tiles = math.prod(batch) * -(-m // TILE) * -(-n // TILE)
-    most = min(k // SLICE, lanes // (tiles * THREADS_PER_TILE))
-    if k < 4 * SLICE:
+    processors = max(1, lanes // LANES_OF_PROCESSOR)
+    if k < 4 * SLICE or (tiles >= 2 * processors and _use(tiles, processors) > 1 / WORTH):
         return 0
-    return max((d for d in range(2, most + 1) if k % d == 0), default=0)
+    most = min(k // SLICE, lanes // (tiles * THREADS_PER_TILE))
+    pieces = max((d for d in range(1, most + 1) if k % d == 0), default=1)
+    for more in range(pieces + 1, 2 * most + 1):
+        # Long slices may be shorter yet, if that leaves fewer processors waiting for the last ones.
+        gain = _use(tiles * more, processors) / _use(tiles * pieces, processors)
+        if k % more == 0 and k // more >= 4 * SLICE and gain > WORTH:
+            pieces = more
+    return pieces if pieces > 1 else 0
+
+
+def _use(workgroups: int, processors: int) -> float:
+    """The share of the time that processors work if each takes one of the workgroups after the other."""
+    return workgroups / (-(-workgroups // processors) * processors)
 
 
 def _divisor(n: int, wanted: int, results: int, lanes: int) -> int:

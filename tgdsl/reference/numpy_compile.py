@@ -211,9 +211,9 @@ class _Compiler:
             self._adopt(node, np.asarray(value, NUMPY[node.dtype]).reshape(_shape(node)), Storage())
 
     def _alias(self, node: Node, inputs: Sequence[Array]) -> Array | None:
-        if not isinstance(node.op.lower, View) or len(inputs) != 1:
+        if not isinstance(node.op.lower, View):
             return None
-        seen = np.asarray(node.op.ref(inputs[0], **node.attrs))
+        seen = np.asarray(node.op.ref(*inputs, **node.attrs))
         same = seen.shape == _shape(node) and seen.dtype == inputs[0].dtype
         return seen if same and np.may_share_memory(seen, inputs[0]) else None
 

@@ -156,6 +156,13 @@ class Device:
         i = self.info
         return f"{i['device']} ({i['backend_type']}; {i['description']}; {', '.join(notes)})"
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """What measurements on this device depend on."""
+        return {name: str(self.info[name]) for name in ("device", "description", "backend_type")} | {
+            "wgpu": str(wgpu.__version__)
+        }
+
     # -- buffers ------------------------------------------------------------
 
     def buffer(self, name: str, nbytes: int, *, staging: bool = False) -> Any:

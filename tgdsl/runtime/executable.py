@@ -45,6 +45,7 @@ class DeviceExecutable:
             self._commands = [[self._command(i, 0) for i in range(len(program.dispatches))]]
             self._uploads = Uploads(device, program, self.placement)
             self._feeds: WeakKeyDictionary[DeviceDataset, Feed] = WeakKeyDictionary()
+            self._singles: WeakKeyDictionary[Uploads | Feed, list[Command]] = WeakKeyDictionary()
             self._last_copies: list[Any] = []
             self._results = Results(device, program, self.placement)
         except BaseException:
@@ -103,9 +104,12 @@ class DeviceExecutable:
 
     def _submit(self, steps: Sequence[StepData], source: Uploads | Feed) -> list[DeviceTicket]:
         first = source.write(steps)
-        if len(steps) == 1 and not first:
+        if len(steps) == 1:
             # Always the same list, by which results know a submission that was recorded ahead.
-            return self._results.submit(self.commands(0), 1)
+            single = self._singles.get(source)
+            if single is None:
+                single = self._singles[source] = [*first, *self.commands(0)]
+            return self._results.submit(single, 1)
         commands = list(first)
         for i in range(len(steps)):
             commands += self.commands(i)
@@ -137,6 +141,7 @@ class DeviceExecutable:
             self._results.destroy()
             self._commands.clear()
             self._feeds.clear()
+            self._singles.clear()
             self._last_copies.clear()
             self._pipelines.clear()
             self.placement.destroy()

@@ -1,20 +1,26 @@
 """How long a program takes on the device, without the host: each dispatch, or a whole step.
 
 A pass of its own per dispatch is timed, so the sum is more than a step takes in one pass.
+`alone` and `race` compare dispatches that do the same work in different ways.
 """
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from tgdsl.program import StepData
 
 from .calls import Command
+from .device import Device
 from .executable import DeviceExecutable
+
+PASS: Final = 2e-3
+"""Seconds that a pass of one candidate should take; shorter ones would measure the clock."""
 
 
 def profile(executable: DeviceExecutable, step: StepData, repeats: int = 5) -> list[tuple[str, float]] | None:
@@ -34,7 +40,7 @@ def profile(executable: DeviceExecutable, step: StepData, repeats: int = 5) -> l
         return None
     with executable.device.lock:
         executable.submit([step])  # warms up, and leaves the inputs in slot 0
-        medians = _passes(executable, [[command] for command in executable.commands(0)], repeats)
+        medians = _passes(executable.device, [[command] for command in executable.commands(0)], repeats)
     return [(d.origin, ns) for d, ns in zip(dispatches, medians, strict=True)]
 
 
@@ -44,13 +50,44 @@ def elapsed(executable: DeviceExecutable, step: StepData, calls: int = 20, repea
         return None
     with executable.device.lock:
         executable.submit([step])
-        (median,) = _passes(executable, [executable.commands(0) * calls], repeats)
+        (median,) = _passes(executable.device, [executable.commands(0) * calls], repeats)
     return median / calls
 
 
-def _passes(executable: DeviceExecutable, passes: Sequence[Sequence[Command]], repeats: int) -> list[float]:
+def alone(executable: DeviceExecutable, index: int) -> None:
+    """Run one dispatch of a program, which has no inputs."""
+    with executable.device.lock:
+        executable.device.submit((), [executable.commands(0)[index]], ())
+
+
+def race(device: Device, runs: Sequence[Sequence[Command]], repeats: int = 5) -> list[float]:
+    """Seconds that each of these runs of commands takes by itself; the median of `repeats` passes.
+
+    Without timestamps, or where they stand still, the host's clock is asked.
+    """
+    with device.lock:
+        single = [min(_clocked(device, [*run, *run]) for _ in range(2)) / 2 for run in runs]
+        # Every candidate the same number of times: a longer pass hides more of what begins and ends it.
+        calls = max(1, min(50, int(PASS / min(single, default=PASS))))
+        passes = [list(run) * calls for run in runs]
+        if "timestamp-query" in device.features:
+            taken = [float(ns) / 1e9 for ns in _passes(device, passes, repeats)]
+            if min(taken, default=0.0) > 0.0:
+                return [t / calls for t in taken]
+        rounds = [[_clocked(device, run) for run in passes] for _ in range(repeats)]
+    return [statistics.median(times) / calls for times in zip(*rounds, strict=True)]
+
+
+def _clocked(device: Device, commands: Sequence[Command]) -> float:
+    device.finish()
+    start = time.perf_counter()
+    device.submit((), commands, ())
+    device.finish()
+    return time.perf_counter() - start
+
+
+def _passes(device: Device, passes: Sequence[Sequence[Command]], repeats: int) -> list[float]:
     """The median time of each pass, in nanoseconds."""
-    device = executable.device
     count = 2 * len(passes)
     queries = device.native.create_query_set(type="timestamp", count=count)
     ticks = device.query_buffer(8 * count)

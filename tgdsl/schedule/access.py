@@ -66,11 +66,22 @@ def reads_of(node: Node, ix: Ix, is_base: IsBase) -> Iterator[tuple[Node, Ix]]:
         yield from reads(node, ix, is_base)
 
 
-def bases(node: Node, is_base: IsBase) -> list[Node]:
-    """The distinct bases under `node`, without indices (`node` itself excluded)."""
+def read_inputs(node: Node) -> tuple[Node, ...]:
+    """The operands whose values a node reads; `recompute` only waits for its second."""
+    return node.inputs[:1] if isinstance(node.op.lower, View) else node.inputs
+
+
+def bases(node: Node, is_base: IsBase, inputs: Callable[[Node], tuple[Node, ...]] = read_inputs) -> list[Node]:
+    """The distinct bases under `node`, without indices (`node` itself excluded).
+
+    Args:
+        node: An expression.
+        is_base: Whether a node is stored.
+        inputs: Which operands count.
+    """
     found: dict[int, Node] = {}
     seen: set[int] = set()
-    stack = list(node.inputs)
+    stack = list(inputs(node))
     while stack:
         x = stack.pop()
         if x.id in seen:
@@ -79,5 +90,5 @@ def bases(node: Node, is_base: IsBase) -> list[Node]:
         if isinstance(x.op.lower, Leaf) or is_base(x):
             found[x.id] = x
         else:
-            stack.extend(x.inputs)
+            stack.extend(inputs(x))
     return [found[i] for i in sorted(found)]

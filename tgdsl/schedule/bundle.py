@@ -102,6 +102,9 @@ def work(group: Group) -> int:
     """A rough measure of what a group computes: multiplications, or 16 per element that it visits."""
     if group.kind == "contraction":
         return group.anchor.type.size * _terms(group.anchor)
+    if group.kind == "attention":
+        q, k = group.anchor.inputs[:2]
+        return 2 * q.type.size * int(k.shape[-2])
     return 16 * group.rows * group.fold
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from tgdsl.ir import Contraction, Gather, Graph, Leaf, Node, Pointwise, Reduction, View
+from tgdsl.ir import Attention, Contraction, Gather, Graph, Leaf, Node, Pointwise, Reduction, View
 
-from .access import bases
+from .access import bases, read_inputs
 
 DEAR = 8
 """Cost of one transcendental function."""
@@ -25,7 +25,7 @@ Users: TypeAlias = dict[int, list[tuple[Node, int]]]
 def computed_nodes(graph: Graph, roots: Sequence[Node], max_bindings: int) -> set[int]:
     """Ids of the nodes that get a place in some kernel, which may bind so many values."""
     nodes = graph.reachable(roots)
-    chosen = {n.id for n in nodes if isinstance(n.op.lower, (Reduction, Contraction))}
+    chosen = {n.id for n in nodes if isinstance(n.op.lower, (Reduction, Contraction, Attention))}
     chosen |= {n.id for n in roots}
     users = _consumers(nodes)
     for node in nodes:
@@ -34,6 +34,9 @@ def computed_nodes(graph: Graph, roots: Sequence[Node], max_bindings: int) -> se
             chosen.add(node.id)
         if isinstance(node.op.lower, Gather) and not isinstance(node.inputs[0].op.lower, Leaf):
             chosen.add(node.inputs[0].id)
+        if isinstance(node.op.lower, Attention):
+            # Tiles of operands are loaded again and again: as they lie in memory, not computed anew.
+            chosen |= {x.id for x in map(_seen, node.inputs) if x.inputs}
     _limit_reads(nodes, chosen, max_bindings - 1)
     return chosen
 
@@ -41,7 +44,7 @@ def computed_nodes(graph: Graph, roots: Sequence[Node], max_bindings: int) -> se
 def _consumers(nodes: Sequence[Node]) -> Users:
     users: Users = {}
     for node in reversed(nodes):
-        for x in dict.fromkeys(node.inputs):
+        for x in dict.fromkeys(read_inputs(node)):
             mine = users.setdefault(x.id, [])
             if isinstance(node.op.lower, View):
                 mine.extend((user, max(size, node.type.size)) for user, size in users.get(node.id, []))
@@ -82,6 +85,13 @@ def _moved(node: Node) -> Node:
     return node
 
 
+def _seen(node: Node) -> Node:
+    """What `node` is a view of."""
+    while isinstance(node.op.lower, View):
+        node = node.inputs[0]
+    return node
+
+
 def _work(node: Node, chosen: set[int]) -> tuple[int, int, int]:
     """Of recomputing `node` from what is stored: cost and loads per element, and how many values are bound."""
     cost, loads = 0, 0
@@ -102,20 +112,21 @@ def _work(node: Node, chosen: set[int]) -> tuple[int, int, int]:
             cost += lowering.cost
         if isinstance(lowering, Gather):
             loads += 2  # the second waits for the first
-        stack.extend(x.inputs)
+        stack.extend(read_inputs(x))
     return cost, loads, len(bound)
 
 
 def _limit_reads(nodes: Sequence[Node], chosen: set[int], most: int) -> None:
     """Store parts of an expression that would read more values than a kernel can bind."""
-    for node in nodes:
-        if node.id not in chosen:
-            continue
-        while len(_storage(bases(node, lambda n: n.id in chosen))) > most:
-            part = _largest_part(node, chosen, most)
-            if part is None:
-                break
-            chosen.add(part.id)
+    before = -1
+    while len(chosen) != before:  # what is stored for one node is one more value to read for another
+        before = len(chosen)
+        for node in nodes:
+            while node.id in chosen and len(_storage(bases(node, lambda n: n.id in chosen))) > most:
+                part = _largest_part(node, chosen, most)
+                if part is None:
+                    break
+                chosen.add(part.id)
 
 
 def _storage(found: Sequence[Node]) -> set[str]:
@@ -127,13 +138,13 @@ def _largest_part(node: Node, chosen: set[int], limit: int) -> Node | None:
     best: Node | None = None
     most = 1
     seen: set[int] = set()
-    stack = list(node.inputs)
+    stack = list(read_inputs(node))
     while stack:
         x = stack.pop()
         if x.id in seen or x.id in chosen or isinstance(x.op.lower, Leaf):
             continue
         seen.add(x.id)
-        stack.extend(x.inputs)
+        stack.extend(read_inputs(x))
         reads = len(_storage(bases(x, lambda n: n.id in chosen)))
         if isinstance(x.op.lower, Pointwise) and most < reads <= limit:
             best, most = x, reads

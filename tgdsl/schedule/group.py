@@ -1,8 +1,9 @@
 """A group: the nodes that one kernel computes, and the index of each in kernel variables.
 
-There are two kinds of iteration. A *fold* kernel runs rows `p` and, inside a row, a fold
+There are three kinds of iteration. A *fold* kernel runs rows `p` and, inside a row, a fold
 variable `r`; element-wise kernels are the case without `r`. A *contraction* kernel runs
-results `(b, m, n)`. A node may join a group when every value of the group that it reads
+results `(b, m, n)`. An *attention* kernel is by itself: it computes one part, or the two
+parts of a forward. A node may join a group when every value of the group that it reads
 is read at the very index at which the group computes it; then nothing has to be stored
 for it, and the order inside a thread or row suffices.
 """
@@ -15,7 +16,7 @@ from typing import Literal
 
 import attrs
 
-from tgdsl.ir import Contraction, Node, Pointwise, Reduction, View
+from tgdsl.ir import Attention, Contraction, Node, Pointwise, Reduction, View
 from tgdsl.ir.index import Index, flatten, reindex, unflatten, var
 
 from .access import IsBase, Ix, reads, reads_of
@@ -57,7 +58,7 @@ class Group:
     """
 
     id: int
-    kind: Literal["fold", "contraction"]
+    kind: Literal["fold", "contraction", "attention"]
     pattern: Pattern
     members: list[Node] = attrs.field(factory=list)
     own: dict[int, Ix] = attrs.field(factory=dict)
@@ -76,7 +77,7 @@ class Group:
 
     @property
     def anchor(self) -> Node:
-        """The contraction of a contraction kernel."""
+        """The contraction of a contraction kernel; the first part of an attention."""
         return self.members[0]
 
     @property
@@ -108,9 +109,24 @@ def contraction_index(node: Node) -> Ix:
     return (*unflatten(var("b", math.prod(batch)), batch), var("m", m), var("n", n))
 
 
+def are_partners(a: Node, b: Node) -> bool:
+    """Whether these are the result and the log-sum-exp of the same attention."""
+    if not isinstance(a.op.lower, Attention) or not isinstance(b.op.lower, Attention):
+        return False
+    same = a.inputs[:2] == b.inputs[:2] and a.attrs == b.attrs
+    return same and {a.op.lower.role, b.op.lower.role} == {"out", "lse"}
+
+
+def _whole(node: Node) -> Ix:
+    return tuple(var(f"axis{i}", int(n)) for i, n in enumerate(node.shape))
+
+
 def start(id_: int, node: Node) -> Group:
     """A new group for `node` alone."""
-    if isinstance(node.op.lower, Contraction):
+    if isinstance(node.op.lower, Attention):
+        group = Group(id_, "attention", ())
+        group.own[node.id] = _whole(node)
+    elif isinstance(node.op.lower, Contraction):
         group = Group(id_, "contraction", ())
         group.own[node.id] = contraction_index(node)
     else:
@@ -126,6 +142,8 @@ def start(id_: int, node: Node) -> Group:
 
 def place(group: Group, node: Node, is_base: IsBase) -> tuple[Ix, Ix | None] | None:
     """The index at which `group` can compute `node` (and read its operand), or None."""
+    if group.kind == "attention" or isinstance(node.op.lower, Attention):
+        return (_whole(node), None) if all(are_partners(m, node) for m in group.members) else None
     if isinstance(node.op.lower, Contraction):
         return None
     if isinstance(node.op.lower, Reduction):

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from tgdsl.errors import LoweringError
-from tgdsl.ir import Contraction, Graph, Leaf, Node, Reduction
+from tgdsl.ir import Attention, Contraction, Graph, Leaf, Node, Reduction
 
 from .access import bases
 from .classify import computed_nodes
-from .group import Group, place, start, widen
+from .group import Group, are_partners, place, start, widen
 
 
 @attrs.frozen
@@ -86,6 +86,7 @@ class _Partition:
         self.home: dict[int, int] = {}
         self.after: dict[int, set[int]] = {}
         self.reads = {n.id: bases(n, self.is_base) for n in self.nodes}
+        self.waits = {n.id: bases(n, self.is_base, lambda x: x.inputs) for n in self.nodes}
         self.readers: dict[int, list[Node]] = {}
         for n in self.nodes:
             for base in self.reads[n.id]:
@@ -119,7 +120,7 @@ class _Partition:
         self._link(node.id, needed)
 
     def _needed(self, node: Node) -> set[int]:
-        needed = {self.home[b.id] for b in self.reads[node.id] if b.id in self.home}
+        needed = {self.home[b.id] for b in self.waits[node.id] if b.id in self.home}
         tied = self.ties.get(node.id)
         if tied is not None:
             needed |= {self.home[n.id] for n in self.readers.get(tied, []) if n.id in self.home}
@@ -131,6 +132,8 @@ class _Partition:
         vertical = sorted({self.home[b.id] for b in own if b.id in self.home}, reverse=True)
         if isinstance(node.op.lower, Contraction):
             return []
+        if isinstance(node.op.lower, Attention):
+            return [g.id for g in self.groups.values() if are_partners(g.anchor, node)]
         found = dict.fromkeys(vertical)
         for base in own:
             for other in self.readers.get(base.id, []):
@@ -182,7 +185,7 @@ class _Partition:
         for reader in self.readers.get(node.id, []):
             if reader.id in mine:
                 continue
-            if final or reader.id in self.home or isinstance(reader.op.lower, Contraction):
+            if final or reader.id in self.home or isinstance(reader.op.lower, (Attention, Contraction)):
                 return True
         return False
 

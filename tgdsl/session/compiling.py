@@ -12,8 +12,10 @@ from tgdsl.errors import DeclarationError
 from tgdsl.frontend import Forward
 from tgdsl.optim.base import Optimizer
 from tgdsl.pipeline import Backend, Precision, check_precision, choose_engine
+from tgdsl.program import Engine
 
 from .inference import Inference
+from .programs import log
 from .seeds import check_seed
 from .training import Trained
 from .weights import Weights
@@ -34,6 +36,7 @@ def compile_module(
     backend: Backend = "auto",
     check_finite: bool = False,
     precision: Precision = "f32",
+    tune: bool = False,
 ) -> Trained[M, B, P]:
     """Compile a training step.
 
@@ -53,12 +56,15 @@ def compile_module(
             gradients of parameters, optimizer state and results stay f32. The loss is scaled
             dynamically as by PyTorch's `GradScaler`: a step whose gradients overflow changes no
             parameter, though it counts for schedules. Needs an adapter with `shader-f16`.
+        tune: Time a few tilings of every contraction on the device, the first time that
+            it meets them, and take the fastest. What was found is kept on disk, in
+            `TGDSL_CACHE_DIR` or the user's cache folder. The NumPy backend has no tilings.
 
     Returns:
         A handle with initial parameters.
     """
     _check("compile_module", model, loss)
-    engine = choose_engine(backend)
+    engine = _engine("compile_module", backend, tune=tune)
     check_precision(precision, engine, trained=optimizer is not None)
     finite = check_finite and optimizer is not None
     weights = Weights.create(
@@ -69,6 +75,7 @@ def compile_module(
         trained=True,
         check_finite=finite,
         precision=precision,
+        tune=tune,
     )
     try:
         return Trained(loss, optimizer, dims, weights, check_finite=finite)
@@ -84,16 +91,24 @@ def compile_forward(
     dims: Mapping[str, int] | None = None,
     seed: int | None = None,
     backend: Backend = "auto",
+    tune: bool = False,
 ) -> Inference[M, B, P, S]:
     """Compile a forward with parameters of its own; see `compile_module`."""
     _check("compile_forward", model, forward)
-    engine = choose_engine(backend)
-    weights = Weights.create(model, None, check_seed(seed), engine, trained=False)
+    engine = _engine("compile_forward", backend, tune=tune)
+    weights = Weights.create(model, None, check_seed(seed), engine, trained=False, tune=tune)
     try:
         return Inference(forward, dims, weights, owner=True)
     except BaseException:
         weights.destroy()
         raise
+
+
+def _engine(what: str, backend: Backend, *, tune: bool) -> Engine:
+    engine = choose_engine(backend)
+    if tune and engine.name == "numpy":
+        log.warning("%s: tune=True changes nothing on the numpy backend, which has no tilings", what)
+    return engine
 
 
 def _check(what: str, model: object, forward: object) -> None:

@@ -59,7 +59,9 @@ class Bound:
             step = self.step if variant.startswith("step") else evaluation(self.step)
             if not variant.endswith("captures"):
                 step = without_captures(step)
-            found = self.loaded[variant] = load(weights.engine, step, weights.store, precision=weights.precision)
+            found = self.loaded[variant] = load(
+                weights.engine, step, weights.store, precision=weights.precision, tune=weights.tune
+            )
         return found
 
     def destroy(self) -> None:

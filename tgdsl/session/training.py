@@ -85,6 +85,7 @@ class Trained(Stepping[M, B, P], Generic[M, B, P]):
                 trained=True,
                 check_finite=self._check_finite,
                 precision=self._weights.precision,
+                tune=self._weights.tune,
             )
             try:
                 # Everything that can be refused is tried on a second handle first.

@@ -52,6 +52,7 @@ class Weights:
         update: The optimizer for that layout.
         seed: What they were drawn from.
         store: The arenas.
+        tune: Whether programs that use them are compiled with timed tilings.
         pending: Results whose step may still be running.
         bad_step: The first step that was not finite, once it is known.
         precision: How values between kernels are stored.
@@ -64,6 +65,7 @@ class Weights:
     update: Update | None
     seed: int
     store: Store
+    tune: bool = False
     pending: WeakSet[Pending] = attrs.field(factory=WeakSet)
     alive: bool = True
     bad_step: int = 0
@@ -80,6 +82,7 @@ class Weights:
         trained: bool,
         check_finite: bool = False,
         precision: Precision = "f32",
+        tune: bool = False,
     ) -> Weights:
         """Allocate the arenas of a model and draw its parameters."""
         layout = layout_of(model, optimizer)
@@ -89,7 +92,7 @@ class Weights:
         lock = lock_of(engine)
         with lock:
             store = engine.allocate(arenas_of(layout, update, trained=trained))
-            made = cls(engine, lock, model, layout, update, seed, store, precision=precision)
+            made = cls(engine, lock, model, layout, update, seed, store, tune=tune, precision=precision)
             for name, table in ({} if update is None else update.tables).items():
                 store.write(name, table)
             made.initialise()
